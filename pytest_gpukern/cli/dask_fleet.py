@@ -9,44 +9,32 @@ No future is trusted to end: the task of a killed worker stays pending for ever,
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import concurrent.futures
-import contextlib
-import importlib.util
 import logging
-import os
-import queue
 import secrets
-import shlex
-import signal
 import socket
-import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pytest_gpukern.cli import exits
+from pytest_gpukern.cli.suites import REPORT, Asked, Command, NoRunError, UsageError, started, visible_gpus
 from pytest_gpukern.findings import fleet
 from pytest_gpukern.findings.cards import FRESH_ROUNDS, Card, Session
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.nvml import open_nvml
-from pytest_gpukern.gpu.selection import visible_devices
 from pytest_gpukern.package import __version__
-from pytest_gpukern.processes.process import end_in_words, kill_group, last_lines, started_with_us
-from pytest_gpukern.processes.sessions import TIMEOUT_S, environment, seeing
+from pytest_gpukern.processes.sessions import TIMEOUT_S
 from pytest_gpukern.report import units
 from pytest_gpukern.report.fleet import FORMS, Told, rows, terminal
 from pytest_gpukern.report.fleet_files import sessions_of, write_run
-from pytest_gpukern.values.atomic_file import TemporaryFolder, write_named
+from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.untrusted_json import ContentError
 
-_RAN = (0, 1)
-"""pytest's statuses of a run to its end."""
-_REPORT = "--gpukern-report"
 _LOOK_S = 0.5
 _SIGN_EVERY_S = 5.0
 _HANGS_S = TIMEOUT_S
@@ -54,13 +42,12 @@ _HANGS_S = TIMEOUT_S
 _NAMED = 5
 _SILENT_S = 60.0
 """A worker that gives no sign of life for so long hangs; one that left has so long to come back."""
-Command = Callable[[Sequence[str], Sequence[str]], list[str]]
-"""Returns the command that runs the suites with options, or only those of their tests."""
+_GONE = "the scheduler is gone"
 
 # --- on a worker ----------------------------------------------------------------------------------
 
 
-def look() -> tuple[str, str, tuple[tuple[str, str], ...], tuple[str, ...]]:
+def look() -> tuple[str, str, list[tuple[str, str]], list[str]]:
     """Returns what a worker is: host, address of its nanny or its own, GPUs, and why others are left out.
 
     A GPU is its number in nvidia-smi and its UUID.
@@ -71,252 +58,225 @@ def look() -> tuple[str, str, tuple[tuple[str, str], ...], tuple[str, ...]]:
     gpus, left_out = list[tuple[str, str]](), list[str]()
     try:
         with open_nvml() as nvml:
-            whole = [gpu for gpu in visible_devices(nvml, os.environ) if gpu.mig_profile is None]
-            gpus += [(str(gpu.index), gpu.uuid) for gpu in whole]
-            if closed := nvml.count() - len(nvml.gpus()):
-                left_out.append(f"{closed} GPUs that NVML lists but cannot open: see dmesg for Xid errors")
-        if not gpus:
-            left_out.append("no whole GPU is visible")
+            whole, _, left_out = visible_gpus(nvml)
+            gpus = [(str(gpu.index), gpu.uuid) for gpu in whole]
     except (NvmlUnavailable, DeviceError) as error:
-        left_out.append(str(error))
-    return socket.gethostname(), worker.nanny or worker.address, tuple(gpus), tuple(left_out)
+        left_out = [str(error)]
+    return socket.gethostname(), worker.nanny or worker.address, gpus, left_out
 
 
-class NoRunError(Exception):
-    """Says why a run has no file."""
-
-
-def measure(command: Command, options: Sequence[str], signs: str, tests: Sequence[str], gpu: str) -> bytes:
+def measure(
+    command: Command, options: Sequence[str], signs: str, tests: Sequence[str], gpus: Sequence[str]
+) -> bytes:
     """Runs the suites, or some of their tests, in a process that ends with the worker; returns its file.
 
-    The process sees one GPU, or all that the worker sees if none is named. `signs` is the topic for signs of
-    life. Raises NoRunError if pytest does not come to its end, or nobody wants the file any more.
+    The process sees these GPUs, or all that the worker sees if none is named. `signs` is the topic for signs
+    of life. Raises NoRunError if pytest does not come to its end, or nobody wants the file any more.
     """
     from distributed import get_worker
 
     worker = get_worker()
     key = worker.get_current_task()
-    with TemporaryFolder("fleet") as folder:
-        report, log = Path(folder, "run.json"), Path(folder, "output")
-        arguments = command([*options, f"{_REPORT}={report}"], tests)
-        with log.open("wb") as output:
-            process = started_with_us(arguments, environment(seeing(gpu) if gpu else {}), output)
-        size, heard_s = -1, time.monotonic()
-        try:
-            while process.poll() is None:
-                worker.log_event(signs, key)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_SIGN_EVERY_S)
-                if log.stat().st_size != size:
-                    size, heard_s = log.stat().st_size, time.monotonic()
-                task = worker.state.tasks.get(key)
-                if task is None or task.state != "executing":
-                    raise NoRunError("nobody wants it any more")
-                if time.monotonic() - heard_s > _HANGS_S:
-                    raise NoRunError(f"its pytest hung: it printed nothing for {_HANGS_S:g} s")
-        finally:
-            kill_group(process)
-        if process.returncode not in _RAN or not report.exists():
-            said = last_lines(log.read_text(encoding="utf-8", errors="replace"))
-            raise NoRunError(f"its pytest ended {end_in_words(process.returncode)}: {said}")
-        return report.read_bytes()
+    with started(command, options, tests=tests, gpus=gpus) as run:
+        for silent_s in run.looks(_SIGN_EVERY_S):
+            worker.log_event(signs, key)
+            task = worker.state.tasks.get(key)
+            if task is None or task.state != "executing":
+                raise NoRunError("nobody wants it any more")
+            if silent_s > _HANGS_S:
+                raise NoRunError(f"its pytest hung: it printed nothing for {_HANGS_S:g} s")
+        return run.content()
 
 
 # --- the cluster ----------------------------------------------------------------------------------
 
-_Event = tuple[str, str, Any]
-"""`joined` or `left`, a worker, None; `sign`, a task, when; `value` or `failed`, a task, its value or why."""
-
 
 class _Cluster:
-    """Runs tasks on named workers of a cluster, and tells what becomes of workers and tasks."""
+    """Calls functions on named workers of a cluster.
 
-    def __init__(self, scheduler: str) -> None:
-        from distributed import Client
+    Attributes:
+        workers: addresses of those that are there, and give signs of life while they work.
+        signs: topic for signs of life; a message is the name of a task.
+    """
 
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # we say ourselves what is lost
-        where = {"scheduler_file" if scheduler.endswith(".json") else "address": scheduler}
-        self._client = Client(**where, set_as_default=False)
-        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-        self._futures: dict[str, Any] = {}
-        self._dropped = False
+    def __init__(self, client: Any, workers: Iterable[str]) -> None:
+        self.workers = dict.fromkeys(workers)
         self.signs = f"gpukern-{secrets.token_hex(4)}"
-        self._client.subscribe_topic("all", self._hear)
-        self._client.subscribe_topic(
-            self.signs, lambda event: self._events.put(("sign", event[1], time.monotonic()))
-        )
-        for worker in self._client.nthreads():
-            self._events.put(("joined", worker, None))
-
-    def close(self) -> None:
-        self._client.close()
+        self._client, self._heard_s, self._dropped = client, dict[str, float](), False
+        client.subscribe_topic("all", self._hear)
+        client.subscribe_topic(self.signs, lambda event: self._heard_s.update({event[1]: time.monotonic()}))
 
     @property
     def gone(self) -> bool:
         """Whether the scheduler is; a client that connects to it again has lost its tasks and topics."""
         return self._dropped or self._client.status != "running"
 
-    def start(self, worker: str, function: Callable[..., Any], *args: object) -> str:
-        """Starts a task, and returns its name."""
+    async def call(self, worker: str, function: Callable[..., Any], *args: object) -> Any:
+        """Returns what a function returns on a worker; raises NoRunError if it does not."""
         task = f"{self.signs}-{function.__name__}-{secrets.token_hex(4)}"
         never_elsewhere = {"workers": [worker], "allow_other_workers": False, "retries": 0, "pure": False}
-        self._futures[task] = self._client.submit(function, *args, key=task, **never_elsewhere)
-        self._client.loop.add_callback(self._follow, task, self._futures[task])
-        return task
-
-    def forget(self, task: str) -> None:
-        """Drops a task, which ends if it is under way."""
-        self._futures.pop(task).release()
-
-    def events(self) -> Iterator[_Event]:
-        """Yields what has happened, after waiting a little for the first."""
-        with contextlib.suppress(queue.Empty):
-            yield self._events.get(timeout=_LOOK_S)
-            while True:
-                yield self._events.get_nowait()
-
-    async def _follow(self, task: str, future: Any) -> None:
+        future = self._client.submit(function, *args, key=task, **never_elsewhere)
+        value = asyncio.ensure_future(future)
+        self._heard_s[task] = time.monotonic()
         try:
-            self._events.put(("value", task, await future))
-        except (asyncio.CancelledError, concurrent.futures.CancelledError):
-            self._dropped = self._dropped or task in self._futures  # not by us
-        except NoRunError as error:
-            self._events.put(("failed", task, str(error)))
-        except Exception as error:  # noqa: BLE001 - whatever the worker's Python raised
-            self._events.put(("failed", task, f"{type(error).__name__}: {error}"))
+            while not value.done():
+                self._look_after(worker, task)
+                await asyncio.wait([value], timeout=_LOOK_S)
+            if value.cancelled() or isinstance(value.exception(), concurrent.futures.CancelledError):
+                self._dropped = True
+                raise NoRunError(_GONE)
+            return value.result()
+        except NoRunError:
+            raise
+        except Exception as error:  # whatever the worker's Python raised
+            raise NoRunError(f"{type(error).__name__}: {error}") from error
+        finally:
+            value.cancel()
+            future.release()  # which ends the task if it is under way
+
+    def _look_after(self, worker: str, task: str) -> None:
+        """Raises NoRunError if a task will not end."""
+        if self.gone:
+            raise NoRunError(_GONE)
+        if worker not in self.workers:
+            raise NoRunError("its worker left")
+        if time.monotonic() - self._heard_s[task] > _SILENT_S:
+            del self.workers[worker]
+            silent = f"its worker gave no sign of life for {_SILENT_S:g} s"
+            raise NoRunError(f"{silent}: it hangs, or runs other tasks")
 
     def _hear(self, event: tuple[float, Any]) -> None:
         said = event[1] if isinstance(event[1], dict) else {}
-        kind = {"add-worker": "joined", "remove-worker": "left"}.get(said.get("action", ""))
-        if kind is not None:
-            self._events.put((kind, said["worker"], None))
+        if said.get("action") == "add-worker":
+            self.workers[said["worker"]] = None
+        elif said.get("action") == "remove-worker":
+            self.workers.pop(said["worker"], None)
 
 
 # --- the validation -------------------------------------------------------------------------------
 
 
 @dataclass
-class _Flight:
-    """Holds a task under way; without a card it asks which cards the worker sees."""
+class _ToDo:
+    """Holds what is left to do for a card.
 
-    worker: str
-    card: Card | None
-    began_s: float = field(default_factory=time.monotonic)
+    Attributes:
+        owner: name of the worker, if that has no GPU.
+        sessions: how many are still to begin.
+        tests: those to measure again, of a card in doubt or of a neighbour.
+        seen_s: when a worker that sees the card was last there.
+    """
+
+    owner: str
+    sessions: int = 1
+    under_way: bool = False
+    tests: tuple[str, ...] | None = None
     seen_s: float = field(default_factory=time.monotonic)
 
 
 class _Validation:
-    """Has every card measured, and measured again if it is in doubt; `folders` keep each run's file.
+    """Has every card measured, and measured again if it is in doubt.
 
     Attributes:
         raising: first sessions, which may raise a suspicion; without times for what was lost.
         confirming: later ones, of cards in doubt and of their neighbours.
     """
 
-    def __init__(
-        self, cluster: _Cluster, asked: tuple[Command, list[str]], folders: Sequence[Path], *, needs_gpu: bool
-    ) -> None:
-        self._cluster, self._asked, self._folders, self._needs_gpu = cluster, asked, folders, needs_gpu
-        self._sees: dict[str, tuple[Card, ...]] = {}
-        self._flights: dict[str, _Flight] = {}
-        self._to_do: dict[Card, int] = {}  # how many sessions are still to begin
-        self._unseen_s: dict[Card, float] = {}  # since when no worker sees a card that is still to do
-        self._again: dict[Card, tuple[str, ...]] = {}  # in doubt, or a neighbour: tests of further sessions
-        self._known: dict[Card, str] = {}  # with its worker's name if it is no GPU
-        self._lost: set[Card] = set()
+    def __init__(self, cluster: _Cluster, asked: Asked, *, needs_gpu: bool) -> None:
+        self._cluster, self._asked, self._needs_gpu = cluster, asked, needs_gpu
+        self._sees: dict[str, list[Card]] = {}
+        self._cards: dict[Card, _ToDo] = {}
         self.raising: list[Session] = []
         self.confirming: list[Session] = []
 
-    def run(self) -> None:
-        """Returns when all is measured or lost."""
+    async def run(self) -> None:
+        """Has each worker do one thing at a time; returns when all is measured or lost."""
+        under_way: dict[str, asyncio.Task[None]] = {}
         while True:
-            came = [self._heed(*event) for event in self._cluster.events()]
-            self._give_up()
-            if any(came):
-                self._doubt()
-            self._start()
-            if not self._flights and not self._to_do:
+            for worker in [worker for worker in self._cluster.workers if worker not in under_way]:
+                if (work := self._next(worker)) is not None:
+                    under_way[worker] = asyncio.create_task(work)
+            if not under_way and not any(to_do.sessions for to_do in self._cards.values()):
                 return
+            came = len(self.raising)
+            if under_way:
+                tasks = under_way.values()
+                await asyncio.wait(tasks, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            else:  # a card waits for a worker that sees it
+                await asyncio.sleep(_LOOK_S)
+            for worker in [worker for worker, task in under_way.items() if task.done()]:
+                under_way.pop(worker).result()
+            self._give_up()
+            if len(self.raising) > came:
+                self._doubt()
 
-    def _start(self) -> None:
-        """Gives each worker without a task a card that it sees; those in doubt come first."""
-        busy = {flight.worker for flight in self._flights.values()}
-        under_way = {flight.card for flight in self._flights.values()}
-        for worker, seen in self._sees.items():
-            free = [card for card in seen if card in self._to_do and card not in under_way]
-            if free and worker not in busy:
-                card = min(free, key=lambda card: (card not in self._again, -self._to_do[card]))
-                under_way.add(card)
-                self._to_do[card] -= 1
-                if not self._to_do[card]:
-                    del self._to_do[card]
-                what = (self._again.get(card, ()), "" if self._known[card] else card.uuid)
-                self._fly(worker, card, measure, *self._asked, self._cluster.signs, *what)
+    def _next(self, worker: str) -> Coroutine[Any, Any, None] | None:
+        """Returns what a worker is to do: to look for cards, then to measure them, those in doubt first."""
+        if worker not in self._sees:
+            return self._look(worker)
+        to_do = {card: self._cards[card] for card in self._sees[worker]}
+        free = [card for card, of in to_do.items() if of.sessions and not of.under_way]
+        if not free:
+            return None
+        card = min(free, key=lambda card: (not to_do[card].tests, -to_do[card].sessions))
+        to_do[card].under_way = True
+        to_do[card].sessions -= 1
+        return self._measure(worker, card)
 
-    def _fly(self, worker: str, card: Card | None, function: Callable[..., Any], *args: object) -> None:
-        self._flights[self._cluster.start(worker, function, *args)] = _Flight(worker, card)
-
-    def _heed(self, kind: str, name: str, value: Any) -> bool:
-        """Notes what has happened; returns whether a card has been measured."""
-        if kind == "joined" and name not in {*self._sees, *(each.worker for each in self._flights.values())}:
-            self._fly(name, None, look)
-        elif kind == "left":
-            self._do_without(name, "its worker left")
-        elif kind == "sign" and name in self._flights:
-            self._flights[name].seen_s = value
-        elif kind in ("value", "failed") and name in self._flights:
-            flight = self._flights.pop(name)
-            self._cluster.forget(name)
-            if kind == "failed":
-                self._lose(flight.card or Card(flight.worker, flight.worker, "?"), value)
-            elif flight.card is None:
-                self._note_cards(flight.worker, *value)
-            else:
-                return self._note_run(flight.card, value, time.monotonic() - flight.began_s)
-        return False
-
-    def _note_cards(
-        self, worker: str, host: str, name: str, gpus: Sequence[tuple[str, str]], left_out: Sequence[str]
-    ) -> None:
-        told = [Card(uuid, host, index) for index, uuid in gpus]
-        if told or self._needs_gpu:
+    async def _look(self, worker: str) -> None:
+        """Finds out which cards a worker sees: GPUs, or where none is needed one for what runs without."""
+        self._sees[worker] = []
+        try:
+            host, owner, gpus, left_out = await self._cluster.call(worker, look)
+        except NoRunError as error:
+            self._lose(Card(worker, worker, "?"), str(error))
+            return
+        cards = [Card(uuid, host, index) for index, uuid in gpus]
+        if cards or self._needs_gpu:
             for why in left_out:
                 self._lose(Card(worker, host, "?"), why)
         else:
-            number = sum(card.host == host for card in self._known)
-            told = [card for card, unpinned in self._known.items() if unpinned == name]
-            told = told or [Card(f"{host}-{number}", host, str(number))]
-        self._sees[worker] = tuple(told)
-        for card in told:
-            if card not in self._known:
-                self._known[card] = "" if gpus else name
-                self._to_do[card] = 1
+            number = sum(card.host == host for card in self._cards)
+            cards = [card for card, to_do in self._cards.items() if to_do.owner == owner]
+            cards = cards or [Card(f"{host}-{number}", host, str(number))]
+        self._sees[worker] = cards
+        for card in cards:
+            self._cards.setdefault(card, _ToDo("" if gpus else owner))
 
-    def _note_run(self, card: Card, content: bytes, spent_s: float) -> bool:
-        for folder in self._folders:
-            write_run(folder, card.host, card.index, content)
+    async def _measure(self, worker: str, card: Card) -> None:
+        """Takes a card's sessions from a worker, and keeps its file."""
+        to_do, began_s = self._cards[card], time.monotonic()
+        gpus = () if to_do.owner else (card.uuid,)
+        what = (self._asked.command, self._asked.options, self._cluster.signs, to_do.tests or (), gpus)
         try:
+            content = await self._cluster.call(worker, measure, *what)
+            for folder in self._asked.folders:
+                write_run(folder, card.host, card.index, content)
             sessions = sessions_of(content, card.host, card.index)
+            others = [str(session.card) for session in sessions if session.card != card]
+            if others or not sessions:
+                raise NoRunError(f"its process measured {', '.join(others) or 'nothing'}")
         except ContentError as error:
             self._lose(card, f"its file cannot be read: {error}")
-            return False
-        others = [str(session.card) for session in sessions if session.card != card]
-        if others or not sessions:
-            self._lose(card, f"its process measured {', '.join(others) or 'nothing'}")
-            return False
-        again = card in self._again
-        (self.confirming if again else self.raising).extend(sessions)
-        cases = {kernel.rpartition(" ")[0] for session in sessions for kernel in session.kernels}
-        self._say(f"{card}{' again' * again}: {units.counted(len(cases), 'case')}, {spent_s:.0f} s")
-        return True
+        except NoRunError as error:
+            self._lose(card, str(error))
+        else:
+            (self.raising if to_do.tests is None else self.confirming).extend(sessions)
+            again = "" if to_do.tests is None else " again"
+            cases = {kernel.rpartition(" ")[0] for session in sessions for kernel in session.kernels}
+            took_s = time.monotonic() - began_s
+            self._say(f"{card}{again}: {units.counted(len(cases), 'case')}, {took_s:.0f} s")
+        finally:
+            to_do.under_way = False
 
     def _doubt(self) -> None:
         """Has cards that look slow by now, or compute other bits, measured again beside a neighbour."""
         found = fleet.judged(self.raising)
-        doubtful: dict[Card, Card | None] = dict.fromkeys((each.card for each in found.corrupt), None)
+        bits = [finding for finding in found.findings if "bits" in finding.what]
+        doubtful: dict[Card, Card | None] = {card: None for of in bits for card in of.cards}
         doubtful |= {card: again.beside for card, again in fleet.to_confirm(found).items()}
         chosen = fleet.to_measure_again(self.raising).keys()
-        cases = {output.partition(" ")[0] for each in found.corrupt for output in each.outputs}
+        cases = {output.partition(" ")[0] for of in bits for output in of.names}
         tests = {
             kernel.test: None
             for session in self.raising
@@ -324,96 +284,78 @@ class _Validation:
             if name in chosen or name.partition(" ")[0] in cases
         }
         for card, beside in doubtful.items():
-            if card not in self._again and card not in self._lost:
+            if self._cards[card].tests is None:
                 self._say(f"{card} is in doubt, and measured again{f' beside {beside}' if beside else ''}")
-                for each in (card, beside):
-                    if each is not None and each not in {*self._again, *self._lost}:
-                        self._again[each], self._to_do[each] = tuple(tests), FRESH_ROUNDS
-
-    def _do_without(self, worker: str, why: str) -> None:
-        self._sees.pop(worker, None)
-        for task, flight in list(self._flights.items()):
-            if flight.worker == worker:
-                del self._flights[task]
-                self._cluster.forget(task)
-                self._lose(flight.card or Card(worker, worker, "?"), why)
+                for to_do in (self._cards[each] for each in (card, beside) if each is not None):
+                    if to_do.tests is None:
+                        to_do.tests, to_do.sessions = tuple(tests), FRESH_ROUNDS
 
     def _give_up(self) -> None:
-        """Loses what gives no sign of life, and cards whose workers left and do not come back."""
-        now_s, gone = time.monotonic(), "the scheduler is gone" if self._cluster.gone else ""
-        silent = f"its worker gave no sign of life for {_SILENT_S:g} s: it hangs, or runs other tasks"
-        for flight in list(self._flights.values()):
-            if gone or now_s - flight.seen_s > _SILENT_S:
-                self._do_without(flight.worker, gone or silent)
-        seen = {card for of_worker in self._sees.values() for card in of_worker if not gone}
-        self._unseen_s = {card: self._unseen_s.get(card, now_s) for card in self._to_do if card not in seen}
-        for card, since_s in self._unseen_s.items():
-            if gone or now_s - since_s > _SILENT_S:
-                self._lose(card, gone or "its worker left before, and none that sees it came")
+        """Loses cards whose workers left, or hang, and do not come back."""
+        now_s, gone = time.monotonic(), self._cluster.gone
+        self._sees = {worker: of for worker, of in self._sees.items() if worker in self._cluster.workers}
+        for card in (card for cards in self._sees.values() for card in cards):
+            self._cards[card].seen_s = now_s
+        for card, to_do in self._cards.items():
+            unseen = gone or now_s - to_do.seen_s > _SILENT_S
+            if to_do.sessions and not to_do.under_way and unseen:
+                self._lose(card, _GONE if gone else "its worker left before, and none that sees it came")
 
     def _lose(self, card: Card, why: str) -> None:
-        self._lost.add(card)
-        self._to_do.pop(card, None)
+        if card in self._cards:
+            self._cards[card].sessions = 0
         self.raising.append(Session(card, "", datetime.now(UTC), problems=(why,)))
         self._say(f"{card} is lost: {why}")
 
     def _say(self, text: str) -> None:
-        ended = len({session.card for session in self.raising} & self._known.keys())
-        exits.show([f"gpukern validate --dask: {ended} of {units.counted(len(self._known), 'card')}, {text}"])
+        ended = len({session.card for session in self.raising} & self._cards.keys())
+        exits.show([f"gpukern validate --dask: {ended} of {units.counted(len(self._cards), 'card')}, {text}"])
 
 
 # --- the command ----------------------------------------------------------------------------------
 
 
-def validate_on_dask(
-    scheduler: str, options: Sequence[str], command: Command, folders: Sequence[Path], *, needs_gpu: bool
-) -> int:
+def validate_on_dask(scheduler: str, asked: Asked, *, needs_gpu: bool) -> int:
     """Validates all GPUs that the workers of a cluster see; returns the exit status.
 
     Args:
         scheduler: address, or the scheduler's file, whose name ends in `.json`.
-        options: of pytest.
-        folders: keep each run's file.
         needs_gpu: whether a worker without a GPU is lost; else it runs what a host and a simulator can.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--gpukern-report", action="append", default=[], type=Path)
-    parser.add_argument("--gpukern-device")
-    parser.add_argument("--gpukern-baseline", default="compare")
-    in_environment = shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
-    given, others = parser.parse_known_args([*in_environment, *options])
-    problem = None
-    if given.gpukern_device is not None:
-        problem = f"--gpukern-device={given.gpukern_device} leaves one GPU; drop it"
-    elif given.gpukern_baseline not in ("compare", "off"):
-        problem = f"--gpukern-baseline={given.gpukern_baseline} would write on workers; record on one host"
-    elif unknown := [path for path in given.gpukern_report if path.suffix not in FORMS]:
-        problem = f"{_REPORT}={unknown[0]} is neither a folder (end it in /) nor of {', '.join(FORMS)}"
-    elif importlib.util.find_spec("distributed") is None:
-        problem = "Dask is not installed: pip install 'pytest-gpukern[fleet]'"
-    if problem is not None:
-        raise exits.RefusedError(problem, 4)  # pytest's own status for a usage error
-    asked = (command, [*others, f"--gpukern-baseline={given.gpukern_baseline}"])
+    recording = "would write on workers; record on one host"
+    asked.refuse_unless(("compare", "off"), recording, "distributed", "'pytest-gpukern[fleet]'")
+    if unknown := [path for path in asked.reports if Path(path).suffix not in FORMS]:
+        raise UsageError(f"{REPORT}={unknown[0]} is neither a folder (end it in /) nor of {', '.join(FORMS)}")
+    done = asyncio.run(_validated(scheduler, asked, needs_gpu=needs_gpu))
+    if not done.raising:
+        raise exits.RefusedError(f"the scheduler at {scheduler} has no workers")
+    found = fleet.judged(done.raising, done.confirming, expected=())
+    told = Told(found, rows(found))
+    for path in map(Path, asked.reports):
+        write_named(path, FORMS[path.suffix](told), REPORT)
+    exits.show([*terminal(told, exits.width()), *_other_versions(done.raising)])
+    return exits.BAD if found.bad else exits.FINE
+
+
+async def _validated(scheduler: str, asked: Asked, *, needs_gpu: bool) -> _Validation:
+    from distributed import Client
+
+    for name in ("distributed", "distributed.client"):  # we say ourselves what is lost
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    in_file = scheduler.endswith(".json")
+    where = {"scheduler_file" if in_file else "address": scheduler}
     try:
-        if scheduler.endswith(".json") and not Path(scheduler).exists():  # Dask would wait for the file
+        if in_file and not Path(scheduler).exists():  # Dask would wait for the file
             raise FileNotFoundError("the file is missing")
-        cluster = _Cluster(scheduler)
+        client = await Client(**where, asynchronous=True, set_as_default=False)
     except (OSError, ValueError) as error:
         raise exits.RefusedError(f"there is no scheduler at {scheduler}: {error}") from error
-    with contextlib.closing(cluster):
-        validation = _Validation(cluster, asked, folders, needs_gpu=needs_gpu)
-        try:
-            validation.run()
-        except KeyboardInterrupt:
-            return 128 + signal.SIGINT
-    if not validation.raising:
-        raise exits.RefusedError(f"the scheduler at {scheduler} has no workers")
-    found = fleet.judged(validation.raising, validation.confirming, expected=())
-    told = Told(found, rows(found))
-    for path in given.gpukern_report:
-        write_named(path, FORMS[path.suffix](told), _REPORT)
-    exits.show([*terminal(told, exits.width()), *_other_versions(validation.raising)])
-    return exits.BAD if found.bad else exits.FINE
+    try:
+        validation = _Validation(_Cluster(client, await client.nthreads()), asked, needs_gpu=needs_gpu)
+        await validation.run()
+    finally:
+        await client.close()
+    return validation
 
 
 def _other_versions(sessions: Iterable[Session]) -> Iterator[str]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_gpukern.cli import exits
 from pytest_gpukern.findings.fleet import changed, judged, sides
 from pytest_gpukern.report.fleet import FORMS, Told, rows, terminal
-from pytest_gpukern.report.fleet_files import host_and_index, read_sessions, run_files
+from pytest_gpukern.report.fleet_files import NO_RUNS, host_and_index, read_sessions, run_files
 from pytest_gpukern.values.atomic_file import write_named
-from pytest_gpukern.values.untrusted_json import FileError
+from pytest_gpukern.values.untrusted_json import FileError, printable
+
+_SHOWN = 8
+"""Hosts that are named; more are counted."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +35,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     forms = ", ".join(f"FILE{suffix}" for suffix in FORMS)
     parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help=f"write a row for each card and finding: {forms}"
+        "-o", "--output", metavar="FILE", type=Path, help=f"write all that was found: {forms}"
     )
     parser.add_argument(
         "--drain",
@@ -44,37 +49,68 @@ def _run(known: argparse.Namespace) -> int:
     form = None if known.output is None else FORMS.get(known.output.suffix.lower())
     if known.output is not None and form is None:
         raise exits.RefusedError(f"{known.output} names no form: end it in {', '.join(FORMS)}", exits.USAGE)
-    expected = None if known.expect is None else _hosts(known.expect)
     sessions, unreadable = read_sessions(file for path in known.files for file in run_files(path))
     if not sessions:
-        raise unreadable[0]
+        raise (*unreadable, FileError(known.files[0], "holds no run", NO_RUNS))[0]
     raising, confirming = sides(sessions)
-    unread = [host_and_index(error.path) for error in unreadable]
+    unread = [(host, index) for host, index in (host_and_index(error.path) for error in unreadable) if index]
+    reported = {session.card.host for session in sessions} | {host for host, _ in unread}
+    listed = {} if known.expect is None else _hosts(known.expect, reported)
+    expected = None if known.expect is None else listed.values()
     found, change = judged(raising, confirming, expected=expected, unreadable=unread), None
     if known.before is not None:
         before, damaged = read_sessions(run_files(known.before))
+        if not before:
+            raise damaged[0]
         unreadable += damaged
         change = changed(before, raising, confirming)
     told = Told(found, rows(found, unreadable, change), change)
     if form is not None:
         write_named(known.output, form(told), "-o")
     if known.drain:
-        if found.to_drain:
-            exits.show(found.to_drain)
+        as_listed = {host: name for name, host in listed.items()}
+        if told.drain:
+            exits.show([as_listed.get(host, host) for host in told.drain])
         for error in unreadable:
             exits.complain("fleet", error)
     else:
         exits.show(terminal(told, exits.width()))
-    if found.bad or (change is not None and change.bad):
+        if unlisted := sorted(reported - {*listed.values()}) if listed else []:
+            more = f" and {len(unlisted) - _SHOWN} more" if len(unlisted) > _SHOWN else ""
+            exits.show([f"not in {known.expect}: {', '.join(map(printable, unlisted[:_SHOWN]))}{more}"])
+    if found.bad or (change is not None and change.moved.confirmed):
         return exits.BAD
     return exits.UNREADABLE if unreadable else exits.FINE
 
 
-def _hosts(path: Path) -> list[str]:
-    """Returns the names in a file; what follows a `#` is a remark."""
+def _hosts(path: Path, reported: Iterable[str]) -> dict[str, str]:
+    """Returns listed name → name of the host in the run files, or the listed one if it did not report.
+
+    A line may be one of MPI's: `node7:8`, or `node7 slots=8`. What follows a `#` is a remark. Upper and lower
+    case are alike, and a name without a domain is that of the only host that begins with it.
+    """
+    remedy = "Name one host a line, as in: scontrol show hostnames > hosts.txt"
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         problem = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-        raise FileError(path, problem, "Give a text file with the name of a host in each line") from error
-    return [name for line in lines if (name := line.partition("#")[0].strip())]
+        raise FileError(path, problem, remedy) from error
+    words = [line.partition("#")[0].split() for line in lines]
+    names = [re.sub(r":\d+$", "", first) for first, *_ in filter(None, words)]
+    if not names:
+        raise FileError(path, "names no host", remedy)
+    for name in names:
+        if not re.fullmatch(r"[\w.-]+", name):
+            raise FileError(path, f"{printable(name)!r} is no name of a host", remedy)
+    hosts = {host.casefold(): host for host in reported}
+    short: dict[str, list[str]] = {}
+    for folded, host in hosts.items():
+        short.setdefault(folded.partition(".")[0], []).append(host)
+    listed = {}
+    for name in names:
+        folded = name.casefold()
+        alike = [
+            host for host in short.get(folded.partition(".")[0], ()) if "." not in host or "." not in name
+        ]
+        listed[name] = hosts.get(folded) or (alike[0] if len(alike) == 1 else name)
+    return listed

@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.metadata
-import itertools
+import os
+import shlex
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_gpukern.cli.suites import REPORT, Asked, UsageError
 from pytest_gpukern.package import FOLDER, SUITES
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.backend_table import select_the_host_only
 from pytest_gpukern.values.failure_table import NOTHING
-
-_REPORT = "--gpukern-report"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -51,48 +52,51 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def validate(options: Sequence[str] = (), *, all_gpus: bool = False, dask: str | None = None) -> int:
     """Runs the packaged suites in a pytest of their own, or in several; returns the exit status."""
-    given = _values(options)
-    writes = given.get("--gpukern-baseline") in ("create", "append", "update")
-    if writes and "--gpukern-baseline-dir" not in given and suites_folder().parent == FOLDER:
-        sys.stderr.write(
-            "gpukern validate: the next installation would delete baselines beside the installed suites; "
-            "add --gpukern-baseline-dir=FOLDER\n"
-        )
-        return 4  # pytest's own status for a usage error
-    options = _failing_without_gpu_or_library(options)
-    options, folders = without_folders(options)
-    if dask is not None:
-        from pytest_gpukern.cli.dask_fleet import validate_on_dask
+    typed = Asked.of(command, options)
+    writes = typed.baseline in ("create", "append", "update")
+    if writes and "baseline-dir" not in typed.values and suites_folder().parent == FOLDER:
+        problem = "the next installation would delete baselines beside the installed suites"
+        raise UsageError(f"{problem}; add --gpukern-baseline-dir=FOLDER")
+    # A driver may vanish with an upgrade. So `auto` for the simulator counts only if it was typed.
+    backends = typed.values.get("backend")
+    host_only = select_the_host_only(backends and backends.split(","))
+    needs_gpu = typed.values.get("simulator") not in ("auto", "always") and not host_only
+    options = [*options, *_failing(typed, needs_gpu=needs_gpu)]
+    if not all_gpus and dask is None:
+        return _on_one_gpu(Asked.of(command, options))
+    asked = Asked.of(command, [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *options])
+    # Python would die on the spot; so it ends what was started.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        if dask is not None:
+            from pytest_gpukern.cli.dask_fleet import validate_on_dask
 
-        return validate_on_dask(dask, options, command, folders, needs_gpu=_needs_gpu(given))
-    if all_gpus:
+            return validate_on_dask(dask, asked, needs_gpu=needs_gpu)
         from pytest_gpukern.cli.all_gpus import validate_all_gpus
 
-        return validate_all_gpus(options, command, folders)
-    if not folders:
-        return subprocess.call(command(options))
+        return validate_all_gpus(asked)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _failing(typed: Asked, *, needs_gpu: bool) -> list[str]:
+    """Returns the default of `--gpukern-fail-on` here, as an option; pytest heeds the last one."""
+    kinds = typed.values.get("fail-on")
+    usual = ["no-gpu"] * needs_gpu + ["missing"] * (typed.baseline != "off")
+    if kinds == NOTHING or not usual:
+        return []
+    return [f"--gpukern-fail-on={','.join([kinds, *usual] if kinds else usual)}"]
+
+
+def _on_one_gpu(asked: Asked) -> int:
+    if not asked.folders:
+        return subprocess.call(command(asked.with_reports))
     with TemporaryFolder("validate") as temporary:
         report = Path(temporary, "run.json")
-        status = subprocess.call(command([*options, f"{_REPORT}={report}"]))
+        status = subprocess.call(command([*asked.with_reports, f"{REPORT}={report}"]))
         if report.exists():
-            _keep(report.read_bytes(), folders)
+            _keep(report.read_bytes(), asked.folders)
     return status
-
-
-def without_folders(options: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Returns options of pytest without reports into folders, and these folders: they exist or end in `/`."""
-    kept, folders = list[str](), list[Path]()
-    given = iter(options)
-    for option in given:
-        name, _, value = option.partition("=")
-        if name == _REPORT:
-            value = value or next(given, "")
-            if value.endswith("/") or (value and Path(value).is_dir()):
-                folders.append(Path(value))
-                continue
-            option = f"{_REPORT}={value}"
-        kept.append(option)
-    return kept, folders
 
 
 def _keep(content: bytes, folders: Sequence[Path]) -> None:
@@ -111,25 +115,6 @@ def _keep(content: bytes, folders: Sequence[Path]) -> None:
         sys.stdout.write(f"gpukern validate: the run is in {path}\n")
 
 
-def _failing_without_gpu_or_library(options: Sequence[str]) -> Sequence[str]:
-    """Returns options of pytest with the default of `--gpukern-fail-on` here; pytest heeds the last one.
-
-    A driver may vanish with an upgrade. So `auto` for the simulator counts only if it is among these options.
-    """
-    given = _values(options)
-    usual = ["no-gpu"] * _needs_gpu(given) + ["missing"] * (given.get("--gpukern-baseline") != "off")
-    kinds = given.get("--gpukern-fail-on")
-    if kinds == NOTHING or not usual:
-        return options
-    return [*options, f"--gpukern-fail-on={','.join([kinds, *usual] if kinds else usual)}"]
-
-
-def _needs_gpu(given: Mapping[str, str]) -> bool:
-    backends = given.get("--gpukern-backend")
-    host_only = select_the_host_only(backends and backends.split(","))
-    return given.get("--gpukern-simulator") not in ("auto", "always") and not host_only
-
-
 def command(options: Sequence[str], tests: Sequence[str] = ()) -> list[str]:
     """Returns the command that runs the packaged suites, or only those of their tests, with these options."""
     folder = suites_folder()
@@ -140,11 +125,6 @@ def command(options: Sequence[str], tests: Sequence[str] = ()) -> list[str]:
     if not importlib.metadata.entry_points(group="pytest11", name="gpukern"):  # an uninstalled checkout
         ours += ["-p", "pytest_gpukern.plugin"]
     return [sys.executable, "-m", "pytest", *ours, *options]
-
-
-def _values(options: Sequence[str]) -> dict[str, str]:
-    """Returns the options of pytest with their values, and other words with those that follow them."""
-    return dict(itertools.pairwise(" ".join(options).replace("=", " ").split()))
 
 
 def suites_folder() -> Path:

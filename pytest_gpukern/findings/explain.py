@@ -69,13 +69,8 @@ def because(
     """Returns what else changed between the recorded sessions and a result, for a verdict that something did.
 
     A value has changed if no recorded session had it. That the code did not change is said too, and no cause.
-
-    Args:
-        result: with its kernels and fingerprint.
-        deciding: the measurements that the verdict rests on, all under one key: the result's own, or those of
-            the fresh sessions that confirmed or refuted a suspicion.
-        verdict: with its ratio.
-        past: the recorded sessions that it was judged by.
+    `deciding` are the measurements that the verdict rests on, all under one key: the result's own, or those
+    of the fresh sessions that confirmed or refuted a suspicion.
     """
     of_host = not timer_row(deciding[0].timer).device_timed
     differences = _choice_changes(result, past)
@@ -120,9 +115,7 @@ def other_machine(
         for field, label, unit in rows
     ]
     before = [fingerprint.libraries for fingerprint in recorded if fingerprint.libraries]
-    for name in sorted(
-        {*now.libraries, *(name for libraries in before for name in libraries)}.difference(unused)
-    ):
+    for name in sorted(set(now.libraries).union(*before).difference(unused)):
         versions = [libraries.get(name, NOT_INSTALLED) for libraries in before]
         differences.append(_difference(name, "", now.libraries.get(name, NOT_INSTALLED), versions))
     return tuple(difference for difference in differences if difference is not None)
@@ -200,20 +193,15 @@ def _clock_changes(
     deciding: Sequence[Measurement], verdict: Verdict, past: Sequence[SessionTime]
 ) -> list[Difference]:
     """Returns clocks that moved, and whether the multiprocessors' explains the time of a kernel."""
-    first = deciding[0]
-    sm = sm_clock_change(deciding, past)
+    first, sm = deciding[0], sm_clock_change(deciding, past)
     memory_mhz = [mhz for measurement in deciding if (mhz := DeviceClocks.of(measurement).memory_mhz)]
     memory = _clock_change(memory_mhz, [time.memory_mhz for time in past])
-    differences = []
-    if sm is not None:
-        differences.append(sm.difference())
-        on_device = first.scope == "kernel" and timer_row(first.timer).device_timed
-        if on_device and verdict.ratio and is_about(verdict.ratio, deciding, past):
-            cycles = cycles_change(math.log(verdict.ratio), math.log(sm.now_mhz / sm.before_mhz))
-            differences += [cycles] if cycles else []
-    if memory is not None:
-        differences.append(memory.difference("memory clock"))
-    return differences
+    cycles = None
+    on_device = first.scope == "kernel" and timer_row(first.timer).device_timed
+    if sm and on_device and verdict.ratio and is_about(verdict.ratio, deciding, past):
+        cycles = cycles_change(math.log(verdict.ratio), math.log(sm.now_mhz / sm.before_mhz))
+    moved = (sm and sm.difference(), cycles, memory and memory.difference("memory clock"))
+    return [difference for difference in moved if difference]
 
 
 def is_about(ratio: float, deciding: Sequence[Measurement], past: Sequence[SessionTime]) -> bool:
@@ -230,13 +218,9 @@ def _kernel_changes(
     now: Sequence[KernelFacts], before: Sequence[KernelFacts], capability: tuple[int, int] | None
 ) -> list[Difference]:
     codes = {kernel.machine_code_sha256 for kernel in now if kernel.machine_code_sha256}
-    methods = {hash_method(code) for code in codes}
+    methods, recorded = set(map(hash_method, codes)), (kernel.machine_code_sha256 for kernel in before)
     # Older releases recorded hashes by another method, which tell nothing.
-    known = {
-        kernel.machine_code_sha256
-        for kernel in before
-        if kernel.machine_code_sha256 and hash_method(kernel.machine_code_sha256) in methods
-    }
+    known = {code for code in recorded if code and hash_method(code) in methods}
     code = [SAME_CODE if codes <= known else NEW_CODE] if codes and known else []
     differences = code + resource_changes(now, before)
     for what in ("grid", "block"):

@@ -43,10 +43,8 @@ def explained(
 
     Verdicts keep their kinds, and it is `failures` that decides what fails a test.
 
-    Args:
-        result: with its verdicts.
-        past: key of a measurement → the sessions that judge it; without a key those of the newest epoch.
-        deciding: key → the measurements that its verdict rests on; where it says nothing, the result's own.
+    `past` returns the sessions that judge a measurement, by its key; without a key those of the newest epoch.
+    `deciding` has the measurements that a verdict rests on, by key; else it rests on the result's own.
     """
     if result.simulated or not result.measurements or result.correctness is Correctness.INCORRECT:
         return result
@@ -76,13 +74,10 @@ def explained(
 
 
 def failures(result: Result, fail_on: Collection[str], *, accepts: bool = False) -> list[GateFailure]:
-    """Returns why a result fails its test.
+    """Returns why a result fails its test, by kinds of `FAILURES`.
 
-    Args:
-        result: with verdicts and findings.
-        fail_on: kinds of `FAILURES`.
-        accepts: whether the run opens an epoch for what it measures. Then what became slower or grew since
-            the last one is reported, and only what is INVALID fails.
+    A run that `accepts` opens an epoch for what it measures. Then what became slower or grew since the last
+    one is reported, and only what is INVALID fails.
     """
     of_verdicts = [
         GateFailure(verdict.kind.value, verdict.explained, key)

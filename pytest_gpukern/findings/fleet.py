@@ -28,27 +28,30 @@ one is named only if its own record or a physical cause says which.
 
 from __future__ import annotations
 
+import enum
 import itertools
 import math
 import re
 import statistics
-from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpukern.findings.cards import (
     COPIES,
     FEWEST_CASES,
     LIMITS,
     Card,
-    CardFacts,
     CardFinding,
     CardVerdict,
     Cause,
+    Facts,
     Session,
     causes,
-    kernel_class,
+    combined,
+    grouped,
 )
 from pytest_gpukern.measure.statistics import student_t
 from pytest_gpukern.values.result import hash_method
@@ -61,41 +64,54 @@ if TYPE_CHECKING:
 
 FEWEST_CARDS = 20
 """Cards of a model, or hosts, whose spread says what stands out."""
-_FALSE_ALARMS = 1 / 1000
-"""Healthy fleets with a suspicion."""
-_NOT_CONFIRMED = 1 / 1000
-"""Healthy cards that a suspicion's other sessions would confirm."""
+_FALSE_ALARMS = 1 / 1000  # healthy fleets with a suspicion
+_CONFIRMED_WRONGLY = 1 / 1000  # healthy cards that a suspicion's other sessions would confirm
 _EFFICIENCY = 0.37
 _NORMAL = 1.4826
-_LEAST_SPREAD = 1e-4
-"""A log ratio that sessions do not resolve."""
+_LEAST_SPREAD = 1e-4  # a log ratio that sessions do not resolve
 _FEWEST_TO_COMPARE = 3
 _OTHERS = 31
-_KERNELS_OF_A_CLASS = 16
-"""Kernels of a class that further sessions measure: their median is known better than cards differ."""
-
+_KERNELS_OF_A_CLASS = 16  # for further sessions: their median is known better than cards differ
 
 _ByCard = Mapping[Card, Sequence[Session]]
 _Rows = Mapping[str, list[int]]
-_Key = TypeVar("_Key", bound=Hashable)
-_Item = TypeVar("_Item")
+
+# --- what is found --------------------------------------------------------------------------------
 
 
-class Group(NamedTuple):
-    """Names cards that have something in common, and are slower by it.
+class Kind(enum.StrEnum):
+    """Says how bad a finding is, the worst first."""
+
+    WRONG = "WRONG"
+    CORRUPT = "CORRUPT"
+    SLOW = "SLOW"
+    SILENT = "SILENT"
+    UNREADABLE = "UNREADABLE"
+    SUSPECTED = "suspected"
+    NOTED = "noted"
+
+
+class Finding(NamedTuple):
+    """Says what stands out, besides the times of a card.
 
     Attributes:
-        kind: `host`, `driver` or `libraries`.
-        name: host or version; of libraries those that differ from most cards'.
-        shifts: class → log ratio, of the classes that stand out.
-        confirmed: classes that other sessions confirmed.
+        what: `wrong`, `wrong everywhere`, `bits`, `odd bits`, `missing`, `told`, `few` or `lacking`; or what
+            slower cards have in common: `driver`, `libraries` or `host`.
+        where: card, host or case, driver or libraries.
+        names: outputs or cases, or what the runs of a card told.
+        number: of cards that are so, or of sessions; `of` all cards of the model, or those of most hosts.
+        cards: with wrong outputs or other bits, or slower ones.
+        shifts: class → log ratio of slower cards, of the classes that stand out.
     """
 
-    kind: str
-    name: str
-    cards: tuple[Card, ...]
-    shifts: Mapping[str, float]
-    confirmed: tuple[str, ...]
+    kind: Kind
+    what: str
+    where: Card | str
+    names: tuple[str, ...] = ()
+    number: int = 0
+    of: int = 0
+    cards: tuple[Card, ...] = ()
+    shifts: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -103,48 +119,21 @@ class Model:
     """Holds what was found about the cards of one model.
 
     Attributes:
-        spreads: class with enough kernels → spread of the cards' shifts, as a log ratio.
+        spreads: class with enough kernels → spread of the cards' shifts, and the shift from which a card is
+            suspected, as log ratios.
     """
 
     name: str
     cards: Mapping[Card, CardFinding]
-    facts: Mapping[Card, CardFacts]
-    groups: tuple[Group, ...]
-    spreads: Mapping[str, float]
-
-    @property
-    def by_spread(self) -> bool:
-        return len(self.cards) >= FEWEST_CARDS
+    groups: tuple[Finding, ...]
+    spreads: Mapping[str, tuple[float, float]]
 
     @property
     def bad(self) -> bool:
         """Whether it is confirmed that a card or a group of them is slow."""
-        return any(of.bad for of in self.cards.values()) or any(group.confirmed for group in self.groups)
-
-
-class Wrong(NamedTuple):
-    """Says which cards computed a case wrongly, of how many of their model; most cards are not at fault."""
-
-    case: str
-    cards: tuple[Card, ...]
-    of: int
-
-    @property
-    def everywhere(self) -> bool:
-        return 2 * len(self.cards) > self.of and self.of > 1
-
-
-class Corruption(NamedTuple):
-    """Says whose outputs have other bits than those of the other cards with the same software.
-
-    Attributes:
-        outputs: `case output`, each once.
-        sessions: of the card, in which that is so; a second one confirms it.
-    """
-
-    card: Card
-    outputs: tuple[str, ...]
-    sessions: int
+        return any(of.bad for of in self.cards.values()) or any(
+            group.kind is Kind.SLOW for group in self.groups
+        )
 
 
 @dataclass(frozen=True)
@@ -153,41 +142,44 @@ class FleetFindings:
 
     Attributes:
         cards: all that reported.
-        missing: expected hosts that reported nothing; None without a list of them.
-        few: host → its number of cards, where that is lower than most hosts' number, `usual`.
-        lacking: card → case → why it has no valid time there, though most cards of the model have one.
-        silent: card → what its runs told instead of valid times.
+        models: what their times say.
+        findings: what else stands out.
+        knows_hosts: whether missing hosts would be seen.
         failed: card → failed tests of its sessions.
         confirmed_by: most sessions of a card that may confirm a suspicion.
     """
 
-    cards: tuple[Card, ...] = ()
-    models: tuple[Model, ...] = ()
-    wrong: tuple[Wrong, ...] = ()
-    corrupt: tuple[Corruption, ...] = ()
-    missing: tuple[str, ...] | None = None
-    few: Mapping[str, int] = field(default_factory=dict)
-    usual: int = 0
-    lacking: Mapping[Card, Mapping[str, str]] = field(default_factory=dict)
-    silent: Mapping[Card, tuple[str, ...]] = field(default_factory=dict)
-    failed: Mapping[Card, int] = field(default_factory=dict)
-    confirmed_by: int = 0
+    cards: tuple[Card, ...]
+    models: tuple[Model, ...]
+    findings: tuple[Finding, ...]
+    knows_hosts: bool
+    failed: Mapping[Card, int]
+    confirmed_by: int
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether a card is slow or corrupt for sure."""
+        corrupt = any(finding.kind is Kind.CORRUPT for finding in self.findings)
+        return corrupt or any(model.bad for model in self.models)
 
     @property
     def bad(self) -> bool:
         """Whether something stands out: wrong, confirmed or silent."""
-        confirmed = any(odd.sessions > 1 for odd in self.corrupt) or any(model.bad for model in self.models)
-        return confirmed or any((self.wrong, self.missing, self.few, self.lacking, self.silent))
+        return self.confirmed or any(finding.kind is not Kind.SUSPECTED for finding in self.findings)
 
     @property
     def to_drain(self) -> list[str]:
         """Hosts with a card that is confirmed to be slow or corrupt, or computed wrongly by itself."""
-        cards = [card for wrong in self.wrong if not wrong.everywhere for card in wrong.cards]
-        cards += [found.card for found in self.corrupt if found.sessions > 1]
+        at_fault = (of for of in self.findings if of.kind is Kind.CORRUPT or of.what == "wrong")
+        cards = [card for finding in at_fault for card in finding.cards]
         for model in self.models:
             cards += [card for card, of in model.cards.items() if of.verdict is CardVerdict.SLOW]
-            cards += [group.cards[0] for group in model.groups if group.kind == "host" and group.confirmed]
+            slow = (group for group in model.groups if group.kind is Kind.SLOW and group.what == "host")
+            cards += [group.cards[0] for group in slow]
         return sorted({card.host for card in cards}, key=_natural)
+
+
+# --- the fleet ------------------------------------------------------------------------------------
 
 
 def sides(sessions: Iterable[Session]) -> tuple[list[Session], list[Session]]:
@@ -221,46 +213,32 @@ def judged(
         unreadable: host and index of files that cannot be read: these cards did report.
     """
     by_card, first, fresh = _by_card([*raising, *confirming]), _by_card(raising), _by_card(confirming)
-    by_model = _grouped((card.model, card) for card in by_card if card.model)
-    models = [
-        _judged_model(name, cards, first, fresh, since_record or {}) for name, cards in by_model.items()
-    ]
-    wrong = []
-    for cards in by_model.values():
-        with_it = _grouped((case, card) for card in cards for of in by_card[card] for case in {*of.wrong})
-        wrong += [Wrong(case, tuple(dict.fromkeys(on)), len(cards)) for case, on in sorted(with_it.items())]
-    reported = dict.fromkeys((*((card.host, card.index or card.uuid) for card in by_card), *unreadable))
-    counts = Counter(host for host, _ in reported)
-    usual = max(((n, count) for count, n in Counter(counts.values()).items()), default=(0, 0))[1]
+    by_model = grouped((card.model, card) for card in by_card if card.model)
+    failed = {card: max(session.failed for session in of) for card, of in by_card.items()}
+    findings = [wrong for cards in by_model.values() for wrong in _wrong(cards, by_card)]
+    findings += [*_corrupt(by_card), *_silent(by_card, expected, unreadable)]
+    findings += [lacking for cards in by_model.values() for lacking in _lacking(cards, by_card)]
     return FleetFindings(
         tuple(by_card),
-        tuple(models),
-        tuple(wrong),
-        tuple(_corrupted(by_card)),
-        None if expected is None else tuple(sorted({*expected} - counts.keys(), key=_natural)),
-        {host: n for host, n in counts.items() if n < usual and len(counts) >= _FEWEST_TO_COMPARE},
-        usual,
-        {card: cases for cards in by_model.values() for card, cases in _lacking(cards, by_card)},
-        {card: told for card, of in by_card.items() if (told := _silence(of))},
-        {card: failed for card, of in by_card.items() if (failed := max(session.failed for session in of))},
+        tuple(_judged_model(name, of, first, fresh, since_record or {}) for name, of in by_model.items()),
+        tuple(findings),
+        expected is not None,
+        {card: count for card, count in failed.items() if count},
         max(map(len, fresh.values()), default=0),
     )
 
 
-def _grouped(pairs: Iterable[tuple[_Key, _Item]]) -> dict[_Key, list[_Item]]:
-    groups: dict[_Key, list[_Item]] = {}
-    for key, item in pairs:
-        groups.setdefault(key, []).append(item)
-    return groups
-
-
 def _by_card(sessions: Iterable[Session]) -> dict[Card, list[Session]]:
     """Returns the sessions of each card, oldest first; one that is there twice counts once."""
-    once = {
-        (of.card, of.id or number): of
-        for number, of in enumerate(sorted(sessions, key=lambda of: of.created))
-    }
-    groups = _grouped((session.card, session) for session in once.values()).values()
+    in_time = sorted(sessions, key=lambda session: session.created)
+    # A run in which nothing was measured does not know its card, but its file has host and index.
+    at = {(card.host, card.index): card for card in (session.card for session in in_time) if card.model}
+    for number, session in enumerate(in_time):
+        card = session.card
+        if not card.model and (card.host, card.index) in at:
+            in_time[number] = replace(session, card=at[card.host, card.index])
+    once = {(session.card, session.id or number): session for number, session in enumerate(in_time)}
+    groups = grouped((session.card, session) for session in once.values()).values()
     # By the newest session: a host may have got another name.
     newest = {of[-1].card: of for of in groups}
     order = sorted(newest, key=lambda card: (_natural(card.host), _natural(card.index), card.uuid))
@@ -272,92 +250,107 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-def _silence(sessions: Sequence[Session]) -> tuple[str, ...]:
-    """Returns what the runs of a card told, if they have no valid time or told of a problem; else nothing."""
-    told = [problem for session in sessions for problem in session.problems]
-    if not any(session.times_ns for session in sessions):
-        reasons = (why for session in sessions for why in session.not_run.values())
-        told = ["nothing valid was measured", *told, *reasons]
-    return tuple(dict.fromkeys(told))
+def _wrong(cards: Sequence[Card], by_card: _ByCard) -> Iterator[Finding]:
+    """Yields the cases that the same cards of a model computed wrongly; if most did, no card is at fault."""
+    on = grouped((case, card) for card in cards for session in by_card[card] for case in session.wrong)
+    for bad, cases in grouped((tuple(dict.fromkeys(on[case])), case) for case in sorted(on)).items():
+        what = "wrong everywhere" if 2 * len(bad) > len(cards) > 1 else "wrong"
+        yield Finding(Kind.WRONG, what, cases[0], tuple(cases), len(bad), len(cards), bad)
 
 
-def _lacking(cards: Sequence[Card], by_card: _ByCard) -> Iterator[tuple[Card, Mapping[str, str]]]:
-    """Yields a card and the cases that most cards have a valid time of, and it has not → why."""
+def _silent(
+    by_card: _ByCard, expected: Iterable[str] | None, unreadable: Iterable[tuple[str, str]]
+) -> Iterator[Finding]:
+    """Yields hosts that reported nothing or few cards, and cards without a valid time or with a problem."""
+    damaged = grouped({*unreadable} - {(card.host, card.index) for card in by_card})
+    reported = {card.host for session in by_card.values() for card in (of.card for of in session)}
+    for host in sorted({*(expected or ())} - reported - damaged.keys(), key=_natural):
+        yield Finding(Kind.SILENT, "missing", host)
+    for card, sessions in by_card.items():
+        told = [problem for session in sessions for problem in session.problems]
+        if not any(session.times_ns for session in sessions):
+            reasons = (why for session in sessions for why in session.not_run.values())
+            told = ["nothing valid was measured", *told, *reasons]
+        if told:
+            yield Finding(Kind.SILENT, "told", card, tuple(dict.fromkeys(told)))
+    for on_hosts in grouped((card.model, card.host) for card in by_card).values():
+        counts = Counter(on_hosts)
+        usual, hosts = Counter(counts.values()).most_common(1)[0]
+        for host in sorted(counts, key=_natural) if len(counts) >= _FEWEST_TO_COMPARE else ():
+            here = counts[host] + len(damaged.get(host, ()))
+            if here < usual and 2 * hosts > len(counts):
+                yield Finding(Kind.SILENT, "few", host, number=here, of=usual)
+
+
+def _lacking(cards: Sequence[Card], by_card: _ByCard) -> Iterator[Finding]:
+    """Yields the cards without a valid time of cases that most cards of the model have one of."""
     timed = {card: {key for session in by_card[card] for key in session.times_ns} for card in cards}
     counts = Counter(key for keys in timed.values() for key in keys)
     usual = [key for key, n in counts.items() if 2 * n > len(cards)]
     for card in cards:
-        not_run = {case: why for session in by_card[card] for case, why in session.not_run.items()}
+        why = {case: why for session in by_card[card] for case, why in session.not_run.items()}
         wrong = {case for session in by_card[card] for case in session.wrong}
-        cases = [key.rpartition(" ")[0] for key in usual if timed[card] and key not in timed[card]]
-        if lacking := {case: not_run.get(case, "no valid time") for case in cases if case not in wrong}:
-            yield card, lacking
+        lacking = {key.rpartition(" ")[0]: None for key in usual if timed[card] and key not in timed[card]}
+        if cases := [case for case in lacking if case not in wrong]:
+            names = tuple(f"{case} ({why.get(case, 'no valid time')})" for case in cases)
+            yield Finding(Kind.SILENT, "lacking", card, names)
 
 
-def _corrupted(by_card: _ByCard) -> Iterator[Corruption]:
+def _corrupt(by_card: _ByCard) -> Iterator[Finding]:
     """Yields cards with outputs whose bits differ from those of most cards with the same software.
 
-    Bits that more than a hundredth of the cards have, and more than two, are what a library chose there.
+    A second session confirms it. Bits that more than a hundredth of the cards have, and more than two, are
+    what a library chose there.
     """
-    alike = _grouped(((card.model, card.driver, card.libraries), card) for card in by_card)
-    for cards in alike.values():
-        seen = _grouped(
-            ((output, hash_method(bits)), (bits, card))
-            for card in cards
-            for session in by_card[card]
+    for cards in grouped(((card.model, card.versions), card) for card in by_card).values():
+        sessions = [session for card in cards for session in by_card[card]]
+        seen = grouped(
+            ((output, hash_method(bits)), (bits, session.card))
+            for session in sessions
             for output, bits in session.bits.items()
         )
         odd: set[tuple[str, str]] = set()
         for (output, _), pairs in seen.items():
-            cards_with = {bits: {*of} for bits, of in _grouped(pairs).items()}
+            cards_with = {bits: {*of} for bits, of in grouped(pairs).items()}
             count, most = len({card for _, card in pairs}), max(map(len, cards_with.values()))
             if count >= _FEWEST_TO_COMPARE and 2 * most > count:
                 few = min(max(2, count // 100), most - 1)
                 odd |= {(output, bits) for bits, of in cards_with.items() if len(of) <= few}
-        for card in cards if odd else ():
-            outputs = [odd & session.bits.items() for session in by_card[card]]
-            if any(outputs):
-                names = sorted({output for of_session in outputs for output, _ in of_session})
-                yield Corruption(card, tuple(names), sum(map(bool, outputs)))
+        in_doubt = grouped((each.card, here) for each in sessions if (here := odd & each.bits.items()))
+        for card, of_sessions in in_doubt.items():
+            outputs = tuple(sorted({output for here in of_sessions for output, _ in here}))
+            kind, what = (Kind.CORRUPT, "bits") if len(of_sessions) > 1 else (Kind.SUSPECTED, "odd bits")
+            yield Finding(kind, what, card, outputs, len(of_sessions), cards=(card,))
 
 
-# --- times ----------------------------------------------------------------------------------------
+# --- what is measured again -----------------------------------------------------------------------
 
 
 def kernel_classes(by_card: _ByCard) -> dict[str, str]:
-    """Returns kernel → class, of the kernels that more than one card has a valid time of."""
+    """Returns kernel → class on most cards, of the kernels that more than one card has a valid time of."""
     first = ({kernel: of for of in reversed(all_of) for kernel in of.times_ns} for all_of in by_card.values())
-    on_cards = _grouped(pair for of_card in first for pair in of_card.items())
-    classes = {
-        kernel: kernel_class([of.kernels[kernel] for of in found], [of.times_ns[kernel] for of in found])
-        for kernel, found in on_cards.items()
-        if len(found) > 1
-    }
-    return {kernel: name for kernel, name in classes.items() if name is not None}
+    known = grouped(
+        (kernel, session.kernels[kernel].limited_by) for of in first for kernel, session in of.items()
+    )
+    counts = {kernel: Counter(names) for kernel, names in known.items() if len(names) > 1}
+    return {kernel: max(LIMITS, key=of.__getitem__) for kernel, of in counts.items() if None not in of}
 
 
-def to_measure_again(sessions: Iterable[Session]) -> dict[str, str]:
+def to_measure_again(sessions: Sequence[Session]) -> dict[str, str]:
     """Returns kernel → class of those that further sessions measure: the quickest of each problem in turn.
 
     `Session.kernels` has their tests. Cases that one card computed wrongly are left out.
     """
-    by_card = _by_card(sessions)
-    all_sessions = [session for of in by_card.values() for session in of]
-    wrong = {case for session in all_sessions for case in session.wrong}
-    known = _grouped((kernel, of) for session in all_sessions for kernel, of in session.kernels.items())
-    classes = _grouped((name, kernel) for kernel, name in kernel_classes(by_card).items())
-    chosen: dict[str, str] = {}
-    for name, of_class in classes.items():
-        problems = _grouped(
-            (known[kernel][0].problem, (max(of.took_s for of in known[kernel]), kernel))
-            for kernel in of_class
-            if kernel.rpartition(" ")[0] not in wrong
-        )
-        in_turn = itertools.zip_longest(*map(sorted, problems.values()))
-        kernels = [timed[1] for turn in in_turn for timed in turn if timed is not None]
-        if len(kernels) >= FEWEST_CASES:
-            chosen |= dict.fromkeys(kernels[:_KERNELS_OF_A_CLASS], name)
-    return chosen
+    kernels = {kernel: of for session in sessions for kernel, of in session.kernels.items()}
+    wrong = {case for session in sessions for case in session.wrong}
+    classes = kernel_classes(_by_card(sessions))
+    right = [kernel for kernel in classes if kernel.rpartition(" ")[0] not in wrong]
+    right.sort(key=lambda kernel: kernels[kernel].took_s)
+    of_problems = grouped(((classes[kernel], kernels[kernel].problem), kernel) for kernel in right)
+    turns = {kernel: turn for of in of_problems.values() for turn, kernel in enumerate(of)}
+    of_classes = grouped((classes[kernel], kernel) for kernel in sorted(turns, key=turns.__getitem__))
+    enough = {name: of for name, of in of_classes.items() if len(of) >= FEWEST_CASES}
+    return {kernel: name for name, of in enough.items() for kernel in of[:_KERNELS_OF_A_CLASS]}
 
 
 class Recheck(NamedTuple):
@@ -375,90 +368,23 @@ def to_confirm(found: FleetFindings) -> dict[Card, Recheck]:
     """
     again: dict[Card, Recheck] = {}
     for model in found.models:
+        shifts = {card: finding.shifts for card, finding in model.cards.items()}
         doubtful = {card: finding.suspected for card, finding in model.cards.items() if finding.suspected}
         for group in model.groups:
             doubtful |= dict.fromkeys(group.cards[:_FEWEST_TO_COMPARE], tuple(group.shifts))
-        quiet = [card for card in model.cards if not any(card in group.cards for group in model.groups)]
+        moved = {
+            card: max((abs(shift) / LIMITS[name] for name, shift in of.items()), default=math.inf)
+            for card, of in shifts.items()
+            if not any(card in group.cards for group in model.groups)
+        }
         for card, classes in doubtful.items():
-            others = [other for other in quiet if other != card]
-            fit = [other for other in others if model.cards[other].shifts.keys() >= {*classes}]
-            beside = min(fit or others, key=lambda other: _largest(model.cards[other].shifts), default=None)
-            again[card] = Recheck(classes, beside)
+            others = [other for other in moved if other != card]
+            fit = [other for other in others if shifts[other].keys() >= {*classes}]
+            again[card] = Recheck(classes, min(fit or others, key=moved.__getitem__, default=None))
     return again
 
 
-def _largest(shifts: Mapping[str, float]) -> float:
-    return max((abs(shift) / LIMITS[name] for name, shift in shifts.items()), default=9.0)
-
-
-class _Shifts:
-    """Holds the shifts of a model's cards: cards × classes, NaN where too few kernels have times.
-
-    Attributes:
-        raised: by the sessions that raise suspicions.
-        fresh: by those that confirm, beside the former of all cards.
-    """
-
-    def __init__(self, cards: Sequence[Card], first: _ByCard, fresh: _ByCard) -> None:
-        import numpy as np
-
-        of_kernels = kernel_classes({card: first[card] for card in cards if card in first})
-        kernels = _grouped((name, kernel) for kernel, name in of_kernels.items())
-        self.classes = [name for name in LIMITS if len(kernels.get(name, ())) >= FEWEST_CASES]
-        self.by_spread = len(cards) >= FEWEST_CARDS
-        self.raised = np.empty((len(cards), len(self.classes)))
-        self.fresh = np.empty_like(self.raised)
-        for number, name in enumerate(self.classes):
-            logs = _log_times(cards, first, kernels[name])
-            centre, weights = _middle(logs), np.ones(len(kernels[name]))
-            if self.by_spread:
-                spread = _spread(logs - centre)  # 0 where cards differ by less than a step of the timer
-                weights = np.maximum(spread, np.median(spread)) ** -2
-            self.raised[:, number] = _weighted(logs - centre, weights)
-            self.fresh[:, number] = _weighted(_log_times(cards, fresh, kernels[name]) - centre, weights)
-
-
-def _log_times(cards: Sequence[Card], by_card: _ByCard, kernels: Sequence[str]) -> Array:
-    """Returns the lower median over each card's sessions: cards × kernels."""
-    import numpy as np
-
-    logs = np.full((len(cards), len(kernels)), np.nan)
-    for row, card in enumerate(cards):
-        if card in by_card:
-            times = [[of.times_ns.get(kernel, np.nan) for kernel in kernels] for of in by_card[card]]
-            logs[row] = _middle(np.log(np.array(times, float)))
-    return logs
-
-
-def _middle(values: Array) -> Array:
-    """Returns the lower median along the first axis, of what is no NaN."""
-    import numpy as np
-
-    ordered = np.sort(values, axis=0)  # with NaN behind
-    places = np.maximum((~np.isnan(values)).sum(axis=0) - 1, 0) // 2
-    middle: Array = np.take_along_axis(ordered, places[None], axis=0)[0]
-    return middle
-
-
-def _spread(deviations: Array) -> Array:
-    """Returns the standard deviation of normal deviations about 0, by their median size."""
-    return (_NORMAL * _middle(abs(deviations))).clip(_LEAST_SPREAD)
-
-
-def _weighted(deviations: Array, weights: Array) -> Array:
-    """Returns the lower weighted median of each row, NaN for those with too few values."""
-    import numpy as np
-
-    known, order = ~np.isnan(deviations), np.argsort(deviations, axis=1)
-    sums = np.cumsum(np.take_along_axis(np.where(known, weights, 0.0), order, axis=1), axis=1)
-    place = (sums >= sums[:, -1:] / 2).argmax(axis=1)[:, None]
-    middle = np.take_along_axis(np.take_along_axis(deviations, order, axis=1), place, axis=1)[:, 0]
-    return np.where(known.sum(axis=1) >= FEWEST_CASES, middle, np.nan)
-
-
-def _quantile(n: int, chance: float) -> float:
-    """Returns how many spreads that n deviations show one of them exceeds by such a chance."""
-    return student_t(1 - chance, max(1.0, _EFFICIENCY * (n - 1)))
+# --- times of one model ---------------------------------------------------------------------------
 
 
 def _judged_model(
@@ -466,128 +392,200 @@ def _judged_model(
 ) -> Model:
     import numpy as np
 
-    shifts, groups = _Shifts(cards, first, fresh), list[Group]()
-    shown, left, left_fresh = shifts.raised, shifts.raised, shifts.fresh
-    limits = confirming = np.array([LIMITS[each] for each in shifts.classes])
-    if shifts.by_spread:
-        groups, limits, confirming, left, left_fresh, shown = _judged_groups(cards, shifts)
-    out = left >= limits
-    left_fresh = left_fresh - _middle(np.where(out, np.nan, left_fresh))
-    held, refuted = out & (left_fresh >= confirming), out & (left_fresh < confirming)
-    facts = {card: CardFacts.merged([of.facts for of in first.get(card) or fresh[card]]) for card in cards}
-    step = max(1, len(cards) // _OTHERS)  # the median of so many is what is usual
-    in_groups = {card for group in groups for card in group.cards}
+    shifts = _Shifts(cards, first, fresh)
+    out = shifts.raised >= shifts.suspected_from
+    again = shifts.fresh - _median(np.where(out, np.nan, shifts.fresh))
+    held, doubtful = out & (again >= shifts.confirmed_from), out & np.isnan(again)
+    facts = {card: combined(of.facts for of in first.get(card) or fresh[card]) for card in cards}
+    in_group = {card for group in shifts.groups for card in group.cards}
     found = {}
-    for row, card in enumerate(cards):
-        of_card = dict(zip(shifts.classes, map(float, shown[row]), strict=True))
-        known = {each: shift for each, shift in of_card.items() if not math.isnan(shift)}
-        slower, doubtful = (
-            tuple(each for each, true in zip(shifts.classes, truths[row], strict=True) if true)
-            for truths in (held, out & ~held & ~refuted)
-        )
-        differs: tuple[Cause, ...] = ()
-        if slower or doubtful or card in in_groups or not shifts.by_spread:
-            others = [facts[other] for other in cards[::step] if other != card]
-            differs = (*causes(facts[card], others), *_own_software(card, cards))
+    for row, (card, own) in enumerate(zip(cards, (shifts.raised + shifts.due).tolist(), strict=True)):
+        known = {each: x for each, x in zip(shifts.classes, own, strict=True) if not math.isnan(x)}
+        slower, suspected = (tuple(itertools.compress(shifts.classes, of[row])) for of in (held, doubtful))
+        differs = tuple(_differences(card, cards, facts))
         verdict = CardVerdict.ALIKE if known else CardVerdict.NOT_COMPARED
         if slower:
-            explained = any(cause.slows.intersection(slower) for cause in differs)
-            several = sum(each != COPIES for each in slower) > 1
-            verdict = CardVerdict.SLOW if several or explained or shifts.by_spread else CardVerdict.ONE_CLASS
-            if len(cards) == 2 and several and not (explained or _recorded_faster(card.uuid, since_record)):
-                verdict = CardVerdict.ONE_OF_TWO
-        elif doubtful:
+            verdict = _slow(card, cards, slower, differs, since_record)
+        elif suspected:
             verdict = CardVerdict.SUSPECTED
-        elif refuted[row].any():
+        elif out[row].any():
             verdict = CardVerdict.NOT_CONFIRMED
-        elif card in in_groups:
+        elif card in in_group:
             verdict = CardVerdict.IN_GROUP
-        found[card] = CardFinding(verdict, known, slower, doubtful, differs, since_record.get(card.uuid))
-    spreads = dict(zip(shifts.classes, map(float, _spread(left - _middle(left))), strict=True))
-    return Model(name, found, facts, tuple(groups), spreads)
+        own_record = since_record.get(card.uuid)
+        found[card] = CardFinding(verdict, known, slower, suspected, differs, facts[card], own_record)
+    spreads = _spread(shifts.raised - _median(shifts.raised)).tolist()
+    limits = shifts.suspected_from.tolist()
+    of_classes = dict(zip(shifts.classes, zip(spreads, limits, strict=True), strict=True))
+    return Model(name, found, tuple(shifts.groups), of_classes)
 
 
-def _recorded_faster(card: str, since_record: Mapping[str, float]) -> bool:
+def _slow(
+    card: Card,
+    cards: Sequence[Card],
+    slower: Sequence[str],
+    differs: Iterable[Cause],
+    since_record: Mapping[str, float],
+) -> CardVerdict:
+    """Returns what to call a card that is confirmed to be slower in some classes."""
+    if len(cards) >= FEWEST_CARDS or any(cause.slows.intersection(slower) for cause in differs):
+        return CardVerdict.SLOW
+    if sum(name != COPIES for name in slower) < 2:
+        return CardVerdict.ONE_CLASS
     limit = LIMITS["compute"]
-    rest = [shift for other, shift in since_record.items() if other != card]
-    slower = since_record.get(card, 0.0) >= limit
-    return slower and bool(rest) and all(shift < limit / 2 for shift in rest)
+    others = [shift for uuid, shift in since_record.items() if uuid != card.uuid]
+    by_record = since_record.get(card.uuid, 0.0) >= limit and all(shift < limit / 2 for shift in others)
+    return CardVerdict.SLOW if len(cards) > 2 or (others and by_record) else CardVerdict.ONE_OF_TWO
 
 
-def _own_software(card: Card, cards: Sequence[Card]) -> Iterator[Cause]:
-    """Yields in what versions a card differs from most cards."""
-    driver = Counter(each.driver for each in cards).most_common(1)[0][0]
-    libraries = Counter(each.libraries for each in cards).most_common(1)[0][0]
-    text = differing(card.libraries, libraries)
-    if card.driver != driver:
-        text = ", ".join(filter(None, (f"driver {card.driver} (most: {driver})", text)))
-    if text:
+def _differences(card: Card, cards: Sequence[Card], facts: Mapping[Card, Facts]) -> Iterator[Cause]:
+    """Yields in what a card differs from the others: in what is known of it, and in its versions."""
+    sample = cards[:: max(1, len(cards) // _OTHERS)]  # their median is what is usual
+    yield from causes(facts[card], [facts[other] for other in sample if other != card])
+    if text := _differing(card.versions, _most(each.versions for each in cards)):
         yield Cause(text, "install what the other cards have", frozenset(LIMITS), fault=False)
 
 
-def differing(libraries: Iterable[tuple[str, str]], others: Iterable[tuple[str, str]]) -> str:
-    """Returns in what versions two sets of libraries differ: `numba 0.67 (most: 0.68)`."""
-    own, usual = dict(libraries), dict(others)
-    names = sorted(name for name in own.keys() | usual.keys() if own.get(name) != usual.get(name))
-    texts = (f"{name} {own.get(name, 'missing')} (most: {usual.get(name, 'missing')})" for name in names)
-    return ", ".join(texts)
+_Versions = tuple[tuple[str, str], ...]
 
 
-def _judged_groups(
-    cards: Sequence[Card], shifts: _Shifts
-) -> tuple[list[Group], Array, Array, Array, Array, Array]:
-    """Returns groups that stand out, limits of suspicion and confirmation, and shifts of the cards.
+def _most(versions: Iterable[_Versions]) -> _Versions:
+    return Counter(versions).most_common(1)[0][0]
 
-    These are what groups leave of the shifts by the sessions that raise, and by those that confirm; and the
-    former with what is due to a group that stands out.
+
+def _differing(versions: _Versions, most: _Versions) -> str:
+    """Returns in what versions differ from those of most cards: `numba 0.67 (most: 0.68)`."""
+    own, usual = dict(versions), dict(most)
+    names = (name for name in usual | own if own.get(name) != usual.get(name))
+    return ", ".join(
+        f"{name} {own.get(name, 'missing')} (most: {usual.get(name, 'missing')})" for name in names
+    )
+
+
+class _Shifts:
+    """Holds the shifts of a model's cards: arrays of cards × classes, NaN where too few kernels have times.
+
+    Attributes:
+        raised: by the sessions that raise suspicions, without what groups of cards have in common.
+        fresh: by those that confirm, likewise, beside the former of all cards.
+        due: what groups that stand out have in common.
+        suspected_from: limit of each class; `confirmed_from` is that of the sessions that confirm.
     """
+
+    def __init__(self, cards: Sequence[Card], first: _ByCard, fresh: _ByCard) -> None:
+        import numpy as np
+
+        of_kernels = kernel_classes({card: first[card] for card in cards if card in first})
+        kernels = grouped((name, kernel) for kernel, name in of_kernels.items())
+        self.cards, self.groups = cards, list[Finding]()
+        self.classes = [name for name in LIMITS if len(kernels.get(name, ())) >= FEWEST_CASES]
+        self.both = np.empty((2, len(cards), len(self.classes)))
+        self.raised, self.fresh = self.both
+        self.due = np.zeros_like(self.raised)
+        for number, name in enumerate(self.classes):
+            logs = [_log_times(cards, side, kernels[name]) for side in (first, fresh)]
+            deviations, weights = logs - _median(logs[0]), np.ones(len(kernels[name]))
+            if len(cards) >= FEWEST_CARDS:
+                spread = _spread(deviations[0])  # 0 where cards differ by less than a step of the timer
+                weights = np.maximum(spread, np.median(spread)) ** -2
+            for side, of in zip(self.both, deviations, strict=True):
+                enough = (~np.isnan(of)).sum(axis=1) >= FEWEST_CASES
+                side[:, number] = np.where(enough, _median(of.T, weights), np.nan)
+        self.suspected_from = self.confirmed_from = np.array([LIMITS[name] for name in self.classes])
+        if len(cards) >= FEWEST_CARDS:
+            self._take_out_groups()
+
+    def _take_out_groups(self) -> None:
+        """Judges drivers, then libraries, then hosts, each by what the former leave; sets the limits."""
+        import numpy as np
+
+        most = _most(card.libraries for card in self.cards)
+        sets = (_differing(card.libraries, most) or "those of most cards" for card in self.cards)
+        drivers, libraries = self._rows(card.versions[0][1] for card in self.cards), self._rows(sets)
+        of_hosts = self._rows(card.host for card in self.cards)
+        hosts = {name: rows for name, rows in of_hosts.items() if len(rows) > 1}
+        hosts = hosts if len(hosts) >= FEWEST_CARDS else {}
+        judged_ones = len(self.cards) + len(hosts) + len(drivers) + len(libraries)
+        chance = _FALSE_ALARMS / max(1, len(self.classes)) / judged_ones
+        for what, of in (("driver", drivers), ("libraries", libraries)):
+            # Many cards know their shift well. The fastest of such groups is what others are compared with.
+            many = [rows for rows in of.values() if len(rows) >= FEWEST_CARDS] or [max(of.values(), key=len)]
+            middles = np.array([self._middle(rows) for rows in many])
+            fastest = np.nan_to_num(middles[:, 0], nan=np.inf).argmin(axis=0)
+            own = np.concatenate([self.raised[rows] - _median(self.raised[rows]) for rows in many])
+            if len(of) > 1:
+                usual = middles[fastest, :, np.arange(len(self.classes))].T
+                self._judge(what, of, usual, _limits(own, chance))
+        self.raised -= _median(self.raised)
+        self.suspected_from, self.confirmed_from = _limits(self.raised, chance)
+        self.fresh -= _median(np.where(self.raised >= self.suspected_from, np.nan, self.fresh))
+        if hosts:
+            middles = np.array([self._middle(rows)[0] for rows in hosts.values()])
+            usual = _median(middles)
+            self._judge("host", hosts, np.array([usual, 0 * usual]), _limits(middles - usual, chance))
+
+    def _rows(self, names: Iterable[str]) -> dict[str, list[int]]:
+        return grouped(zip(names, itertools.count(), strict=False))
+
+    def _middle(self, rows: list[int]) -> Array:
+        """Returns the shifts of a group of cards: 2 × classes, raised and fresh."""
+        import numpy as np
+
+        return np.array([_median(side[rows]) for side in self.both])
+
+    def _judge(self, what: str, groups: _Rows, usual: Array, limits: tuple[Array, Array]) -> None:
+        """Names the groups whose cards are slower than usual, and takes out what the cards have in common."""
+        import numpy as np
+
+        for name, rows in groups.items():
+            moved, again = self._middle(rows) - usual
+            held = again >= limits[1]
+            out = (moved >= limits[0]) & (held | np.isnan(again)) & (len(rows) > 1)
+            if out.any():
+                of_group = tuple(self.cards[row] for row in rows)
+                kind, told = (Kind.SLOW, out & held) if (out & held).any() else (Kind.SUSPECTED, out)
+                shifts = dict(itertools.compress(zip(self.classes, moved.tolist(), strict=True), told))
+                group = Finding(kind, what, name, (), len(rows), 0, of_group, shifts)
+                self.groups.append(group)
+            many = what != "host" and len(rows) >= FEWEST_CARDS
+            self.both[:, rows] -= np.where(out | many, moved, 0.0)
+            self.due[rows] += np.where(out, moved, 0.0)
+
+
+def _log_times(cards: Sequence[Card], by_card: _ByCard, kernels: Sequence[str]) -> Array:
+    """Returns the lower median over each card's sessions: cards × kernels."""
     import numpy as np
 
-    left, fresh, groups = shifts.raised.copy(), shifts.fresh.copy(), list[Group]()
-    due = np.zeros_like(left)
-    most = Counter(card.libraries for card in cards).most_common(1)[0][0]
-    labels = (
-        [card.driver or "unknown" for card in cards],
-        [differing(card.libraries, most) or "those of most cards" for card in cards],
-        [card.host for card in cards],
-    )
-    drivers, libraries, hosts = (_grouped(zip(names, itertools.count(), strict=False)) for names in labels)
-    several = {name: rows for name, rows in hosts.items() if len(rows) > 1}
-    hosts = several if len(several) >= FEWEST_CARDS else {}
-    judged_ones = len(cards) + len(hosts) + len(drivers) + len(libraries)
-    chance = _FALSE_ALARMS / max(1, len(shifts.classes)) / judged_ones
+    most = max((len(by_card.get(card, ())) for card in cards), default=0)
+    times = np.full((max(1, most), len(cards), len(kernels)), np.nan)
+    for row, card in enumerate(cards):
+        for number, session in enumerate(by_card.get(card, ())):
+            times[number, row] = [session.times_ns.get(kernel, np.nan) for kernel in kernels]
+    return _median(np.log(times))
 
-    def judge(kind: str, of: _Rows, usual: Array, again: Array, spread: Array, n: int) -> None:
-        for name, rows in of.items():
-            moved, moved_again = _middle(left[rows]) - usual, _middle(fresh[rows]) - again
-            held = moved_again >= _quantile(n, _NOT_CONFIRMED) * spread
-            out = (moved >= _quantile(n, chance) * spread) & (held | np.isnan(moved_again)) & (len(rows) > 1)
-            if out.any():
-                found = {each: float(moved[i]) for i, each in enumerate(shifts.classes) if out[i]}
-                confirmed = tuple(each for i, each in enumerate(shifts.classes) if out[i] and held[i])
-                groups.append(Group(kind, name, tuple(cards[row] for row in rows), found, confirmed))
-            many = kind != "host" and len(rows) >= FEWEST_CARDS
-            left[rows] -= np.where(out | many, moved, 0.0)
-            fresh[rows] -= np.where(out | many, moved, 0.0)
-            due[rows] += np.where(out, moved, 0.0)
 
-    for kind, of in (("driver", drivers), ("libraries", libraries)):
-        # Many cards know their shift well. The fastest of such groups is what the others are compared with.
-        many = [rows for rows in of.values() if len(rows) >= FEWEST_CARDS] or [max(of.values(), key=len)]
-        middles, again = (np.array([_middle(side[rows]) for rows in many]) for side in (left, fresh))
-        fastest = np.where(np.isnan(middles), np.inf, middles).argmin(axis=0), np.arange(len(shifts.classes))
-        own = np.concatenate([left[rows] - _middle(left[rows]) for rows in many])
-        if len(of) > 1:
-            judge(kind, of, middles[fastest], again[fastest], _spread(own), len(own))
-    left -= _middle(left)
-    spread = _spread(left)
-    limits = _quantile(len(cards), chance) * spread
-    fresh -= _middle(np.where(left >= limits, np.nan, fresh))
-    if hosts:
-        middles = np.array([_middle(left[rows]) for rows in hosts.values()])
-        usual = _middle(middles)
-        judge("host", hosts, usual, np.zeros_like(usual), _spread(middles - usual), len(hosts))
-    return groups, limits, _quantile(len(cards), _NOT_CONFIRMED) * spread, left, fresh, left + due
+def _median(values: Array, weights: Array | None = None) -> Array:
+    """Returns the lower median along the first axis, of what is no NaN; `weights` are of its places."""
+    import numpy as np
+
+    order, known = np.argsort(values, axis=0), ~np.isnan(values)  # NaN comes last
+    heavy = known if weights is None else known * weights[:, None]
+    sums = np.cumsum(np.take_along_axis(heavy, order, axis=0), axis=0)
+    place = (sums >= sums[-1] / 2).argmax(axis=0)[None]
+    middle: Array = np.take_along_axis(np.take_along_axis(values, order, axis=0), place, axis=0)[0]
+    return middle
+
+
+def _spread(deviations: Array) -> Array:
+    """Returns the standard deviation of normal deviations about 0, by their median size."""
+    return (_NORMAL * _median(abs(deviations))).clip(_LEAST_SPREAD)
+
+
+def _limits(deviations: Array, chance: float) -> tuple[Array, Array]:
+    """Returns what one of these deviations exceeds by a chance, and by the chance of confirmation."""
+    freedom = max(1.0, _EFFICIENCY * (len(deviations) - 1))
+    suspected, confirmed = (student_t(1 - each, freedom) for each in (chance, _CONFIRMED_WRONGLY))
+    return suspected * _spread(deviations), confirmed * _spread(deviations)
 
 
 # --- before and after -----------------------------------------------------------------------------
@@ -599,22 +597,17 @@ class Change:
 
     Attributes:
         cards: how many are on both sides.
-        shifts: model → class → log ratio of after to before, the lower median over the cards.
-        canaries: name → the same, of the fixed kernels that every session measures.
+        shifts: model → class → log ratio of after to before, the median over the kernels.
+        canaries: name → log ratio, of the fixed kernels that every session measures.
         versions: driver or library → versions before → versions after, of those that differ.
-        moved: models as `judged` finds them, of times less those before: which cards moved differently.
+        moved: what is found of times less those before: which cards moved differently.
     """
 
     cards: int
     shifts: Mapping[str, Mapping[str, float]]
     canaries: Mapping[str, float]
     versions: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
-    moved: tuple[Model, ...]
-
-    @property
-    def bad(self) -> bool:
-        """Whether it is confirmed of a card that it became slower than the others did."""
-        return any(model.bad for model in self.moved)
+    moved: FleetFindings
 
 
 def changed(before: Sequence[Session], raising: Sequence[Session], confirming: Sequence[Session]) -> Change:
@@ -625,34 +618,34 @@ def changed(before: Sequence[Session], raising: Sequence[Session], confirming: S
 
     def beside_its_own(session: Session) -> Session:
         """Returns the session with the times that it would have if all cards had been alike before."""
-        was, now = own[session.card], session.times_ns
-        return replace(session, times_ns={k: now[k] * usual[k] / was[k] for k in now if k in was})
+        was, times = own[session.card], session.times_ns
+        return replace(session, times_ns={k: times[k] * usual[k] / was[k] for k in times if k in was})
 
     both = [[beside_its_own(each) for each in side if each.card in own] for side in (raising, confirming)]
-    shifts: dict[str, dict[str, float]] = {}
-    for model, of in _grouped((session.card.model, session) for session in both[0]).items():
-        ratios = {kernel: ns / usual[kernel] for kernel, ns in _medians(each.times_ns for each in of).items()}
-        classes = kernel_classes(_by_card(of))
-        logs = _grouped((name, math.log(ratios[kernel])) for kernel, name in classes.items())
-        shifts[model] = {name: statistics.median(of_class) for name, of_class in logs.items()}
+    shifts = {}
+    for model, of in grouped((session.card.model, session) for session in both[0]).items():
+        times = _medians(session.times_ns for session in of)
+        classes = kernel_classes(_by_card(of)).items()
+        shifts[model] = _medians({name: math.log(times[kernel] / usual[kernel])} for kernel, name in classes)
     first, last = (_medians(of[card][0].canaries for card in own) for of in (old, now))
-    versions = [_versions(old), _versions(now)]
-    names = sorted({name for name, _ in {*versions[0].items()} ^ {*versions[1].items()}})
+    had, has = _versions(old), _versions(now)
+    names = sorted(had.keys() | has.keys())
     return Change(
         len(own),
         shifts,
         {name: math.log(last[name] / first[name]) for name in first if name in last},
-        {name: (versions[0].get(name, ()), versions[1].get(name, ())) for name in names},
-        judged(*both).models,
+        {name: (had[name], has[name]) for name in names if had[name] != has[name]},
+        judged(*both),
     )
 
 
 def _medians(mappings: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    gathered = _grouped(pair for mapping in mappings for pair in mapping.items())
+    gathered = grouped(pair for mapping in mappings for pair in mapping.items())
     return {name: statistics.median(values) for name, values in gathered.items()}
 
 
-def _versions(cards: Iterable[Card]) -> dict[str, tuple[str, ...]]:
-    """Returns driver or library → its versions on all cards."""
-    pairs = (pair for card in cards for pair in (("driver", card.driver or "unknown"), *card.libraries))
-    return {name: tuple(sorted({*versions})) for name, versions in _grouped(pairs).items()}
+def _versions(cards: Iterable[Card]) -> Mapping[str, tuple[str, ...]]:
+    """Returns driver or library → its versions on all cards, none for any other name."""
+    found = grouped(pair for card in cards for pair in card.versions)
+    versions = {name: tuple(sorted({*of})) for name, of in found.items()}
+    return defaultdict(tuple, versions)

@@ -177,58 +177,61 @@ def _newest_epoch(recorded: RecordedCase, key: str) -> list[SessionTime]:
 # --- series ---------------------------------------------------------------------------------------
 
 
-class Step(NamedTuple):
-    """Says from which point on a series has another level, and the medians before and after."""
+class Level(NamedTuple):
+    """Holds the first and the last point of a part of a series without a step, and its median."""
 
-    place: int
-    before_ns: float
-    after_ns: float
+    first: int
+    last: int
+    median_ns: float
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Holds the series of a measurement over sessions, and its steps.
+    """Holds the series of a measurement over sessions, and its levels.
 
     Attributes:
         points: oldest first.
-        times_ns: a median for each point, divided by its scale.
-        canaries: what scales are of; empty if the sessions share none that moves alike.
-        scales: for each point, the time of the canaries ÷ their median over the series; 1 without these.
-        steps: oldest first; none in a series of fewer than `FEWEST_SESSIONS`.
+        times_ns: a median for each point, divided by the time of the canaries ÷ their median over the series.
+        canaries: what times are divided by; empty if the sessions share none that moves alike.
+        levels: oldest first; none without a step, as in a series of fewer than `FEWEST_SESSIONS`.
     """
 
     key: str
     points: tuple[Point, ...]
     times_ns: tuple[float, ...]
     canaries: tuple[str, ...]
-    scales: tuple[float, ...]
-    steps: tuple[Step, ...] = ()
+    levels: tuple[Level, ...] = ()
 
     @classmethod
     def of(cls, result: Result, measurement: Measurement, medians_ns: Iterable[tuple[Point, float]]) -> Trend:
         """Returns a series; the newest result and its measurement say which canaries move as the kernel."""
         ordered = sorted(medians_ns, key=lambda timed: timed[0].moment)
         points = tuple(point for point, _ in ordered)
-        kind, rate = class_of([(result, measurement)]), result.ceilings.get("device_copy_bytes_per_s")
+        kind, rate = class_of(result, measurement), result.ceilings.get("device_copy_bytes_per_s")
         unknown = kind == "compute" and not (rate and measurement.traffic_bytes)
         canaries = _shared(points, _ANY_KERNEL if unknown else _CANARIES.get(kind or "", ()))
         logs = [sum(math.log(point.canaries[name] or 1) for name in canaries) for point in points]
         usual, count = statistics.median(logs), max(1, len(canaries))
-        scales = tuple(math.exp((log - usual) / count) for log in logs)
+        scales = [math.exp((log - usual) / count) for log in logs]
         times_ns = tuple(ns / scale for (_, ns), scale in zip(ordered, scales, strict=True))
-        return cls(measurement.key, points, times_ns, canaries, scales)
+        return cls(measurement.key, points, times_ns, canaries)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The points from which on there is another level."""
+        return tuple(level.first for level in self.levels[1:])
 
     @property
     def ratio(self) -> float:
         """The newest level ÷ the one before; 1 without a step."""
-        return self.steps[-1].after_ns / self.steps[-1].before_ns if self.steps else 1.0
+        return self.levels[-1].median_ns / self.levels[-2].median_ns if self.levels else 1.0
 
     @property
     def change(self) -> str:
         """Returns `+3.1 % since the session of 21 Nov, recorded on 093d14b`; empty without a step."""
         if not self.steps:
             return ""
-        place, cards = self.steps[-1].place, [point.card for point in self.points]
+        place, cards = self.steps[-1], [point.card for point in self.points]
         text = f"{percent(math.log(self.ratio))} since {self.points[place]}"
         text += "" if set(cards[:place]) & set(cards[place:]) else "; no card was before and after it"
         return text + ("" if self.canaries else "; not divided by canaries")
@@ -255,11 +258,10 @@ def with_steps(trends: Mapping[SeriesKey, Trend]) -> dict[SeriesKey, Trend]:
         spread = spread_of_ratios(name.rpartition("/")[2], pairs)
         spread = dataclasses.replace(spread, s0=spread.s0 / math.sqrt(2))
         for key, logs in series.items():
-            places = _places(logs, spread, level)
-            parts = itertools.pairwise([0, *places, len(logs)])
-            levels_ns = [statistics.median(trends[key].times_ns[start:end]) for start, end in parts]
-            steps = map(Step, places, levels_ns, levels_ns[1:])
-            stepped[key] = dataclasses.replace(trends[key], steps=tuple(steps))
+            if places := _places(logs, spread, level):
+                trend, parts = trends[key], itertools.pairwise([0, *places, len(logs)])
+                levels = (Level(a, b - 1, statistics.median(trend.times_ns[a:b])) for a, b in parts)
+                stepped[key] = dataclasses.replace(trend, levels=tuple(levels))
     return stepped
 
 

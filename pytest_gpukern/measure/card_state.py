@@ -5,18 +5,14 @@ A host's cards, or those of a fleet, are compared by it (`findings/cards.py`). R
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping
 
 from pytest_gpukern.gpu.errors import DeviceError
-from pytest_gpukern.gpu.nvml import Configuration, PcieLink
 from pytest_gpukern.measure.observers import OBSERVERS, Observation, ObservedCall, Observer, SeenInTest
 from pytest_gpukern.timers.timer import Timer
-from pytest_gpukern.values.result import Observations, Value
+from pytest_gpukern.values.result import Value
 
 CARD = "card"
-_LIMITED, _PCIE = "limited_s.", "pcie."
 
 
 class CardObserver(Observer):
@@ -46,31 +42,8 @@ class CardObserver(Observer):
         except DeviceError:  # the next test reports it
             return None
         values: dict[str, Value] = {"power_limit_w": limits.power_w}
-        values |= {_PCIE + name: value for name, value in vars(link).items()}
-        values |= {_LIMITED + name: (after[name] - before[name]) / 1e9 for name in after if name in before}
+        values |= {f"pcie.{name}": value for name, value in vars(link).items()}
+        limited_s = {name: (after[name] - before[name]) / 1e9 for name in after if name in before}
+        values |= {f"limited_s.{name}": seconds for name, seconds in limited_s.items()}
         values |= {name: value for name, value in vars(setup).items() if name in OBSERVERS[CARD].figures}
         return SeenInTest(values)
-
-
-def setup_of(seen: Iterable[Observations]) -> tuple[Configuration, PcieLink, float | None, dict[str, float]]:
-    """Returns what tests saw of a card: setup, link at its best, power limit in watts, and seconds by event.
-
-    A run's file may come from anybody: what is no finite number or truth value is unknown.
-    """
-    setup: dict[str, float] = {}
-    links, limited_s = [PcieLink()], dict[str, float]()
-    for of_test in seen:
-        known = {
-            name: value
-            for name, value in of_test.get(CARD, {}).items()
-            if isinstance(value, (int, float)) and math.isfinite(value)
-        }
-        setup |= known
-        links.append(PcieLink(*(known.get(_PCIE + item.name) for item in fields(PcieLink))))  # type: ignore[arg-type]
-        for name, seconds in known.items():
-            if name.startswith(_LIMITED):
-                event = name.removeprefix(_LIMITED)
-                limited_s[event] = limited_s.get(event, 0.0) + seconds
-    of_setup = {item.name: setup[item.name] for item in fields(Configuration) if item.name in setup}
-    best = max(links, key=lambda link: (link.generation or 0, link.width or 0))
-    return Configuration(**of_setup), best, setup.get("power_limit_w"), limited_s  # type: ignore[arg-type]

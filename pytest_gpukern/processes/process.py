@@ -280,9 +280,9 @@ class _Clock:
 
 
 def started_with_us(
-    command: Sequence[str], environ: Mapping[str, str], output: IO[bytes]
+    command: Sequence[str], environ: Mapping[str, str], output: IO[bytes] | None
 ) -> subprocess.Popen[bytes]:
-    """Starts a command that writes to a file and leads a process group.
+    """Starts a command that writes to a file, or to our own output, and leads a process group.
 
     Call it in a thread that waits for the command. The kernel ends it with that thread (Linux), also if this
     process is killed.
@@ -292,7 +292,7 @@ def started_with_us(
         env=dict(environ),
         stdin=subprocess.DEVNULL,
         stdout=output,
-        stderr=subprocess.STDOUT,
+        stderr=None if output is None else subprocess.STDOUT,
         start_new_session=True,
     )
 

@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -35,9 +35,6 @@ _ROUNDOFFS = {"float32": 2.0**-24, "float16 or TF32": 2.0**-11}
 _NEAR = 16.0
 _LEAST_SHARE = 0.01
 """Share of a limit below which it limits nothing."""
-
-NOTHING_RAN, PASSED = "NOTHING RAN", "PASSED"
-"""What a headline may begin with, besides FAILED."""
 
 
 @dataclass(frozen=True)
@@ -150,10 +147,6 @@ class Others:
     cause: str = ""
 
     @property
-    def is_doubtful(self) -> bool:
-        return self.kind in STATES and STATES[self.kind].tone is Tone.DOUBTFUL
-
-    @property
     def cases(self) -> str:
         """Returns the name of one, or how many they are and of which variant or problem."""
         if len(self.names) == 1:
@@ -169,15 +162,14 @@ class Others:
         if not self.ratios:
             return ""
         first, last = units.change(self.ratios[0]), units.change(self.ratios[-1])
-        if self.is_doubtful and len(self.names) > 1:
+        doubtful = self.kind in STATES and STATES[self.kind].tone is Tone.DOUBTFUL
+        if doubtful and len(self.names) > 1:
             return f"the largest suspicion {first}, {self.names[0]}"
-        if first == last or self.is_doubtful:
-            return first
-        return f"{last} to {first}"
+        return first if first == last or doubtful else f"{last} to {first}"
 
 
 class Headline(NamedTuple):
-    """Says in one line whether a run is good, and what is worst."""
+    """Says in one line whether a run is good: FAILED, PASSED or NOTHING RAN, and what is worst."""
 
     outcome: str
     text: str = ""
@@ -194,8 +186,8 @@ def headline(run: RunResults, failed: Sequence[Card]) -> Headline:
         parts += [f"{units.counted(len(run.problems), 'problem')} of the run"] if run.problems else []
         return Headline(FAILED, ", ".join(parts))
     if not run.ran:
-        return Headline(NOTHING_RAN)
-    return Headline(PASSED, ", ".join(_passed_in_words(run)))
+        return Headline("NOTHING RAN")
+    return Headline("PASSED", ", ".join(_passed_in_words(run)))
 
 
 def _failures_in_words(failed: Sequence[Card]) -> Iterable[str]:
@@ -308,11 +300,11 @@ def cards(run: RunResults) -> list[Card]:
 
 
 def _of_test(run: RunResults, nodeid: str, result: Result | None, kind: str, text: str) -> Card:
-    name = result.case_name if result is not None else nodeid
-    since = _since(run, result) if result is not None and kind == INCORRECT else ()
-    command = repeat(run, [result.test if result is not None else nodeid], [result])
-    why = _rounded_like(result) if result is not None and kind == INCORRECT else ()
-    return Card(kind, name, (result,), (nodeid,), what=(text,), since=since, why=why, repeat=command)
+    name, test = (result.case_name, result.test) if result is not None else (nodeid, nodeid)
+    card = Card(kind, name, (result,), (nodeid,), what=(text,), repeat=repeat(run, [test], [result]))
+    if result is None or kind != INCORRECT:
+        return card
+    return dataclasses.replace(card, since=_since(run, result), why=tuple(_rounded_like(result)))
 
 
 def _of_time(run: RunResults, result: Result, key: str, kind: str) -> Card:
@@ -378,18 +370,14 @@ def _together(run: RunResults, group: Sequence[Card]) -> Card:
     )
 
 
-def _rounded_like(result: Result) -> tuple[str, ...]:
+def _rounded_like(result: Result) -> Iterator[str]:
     """Says which precision errors look like: they reach its roundoff, and not that of their own dtype."""
-    told = []
     for name, error in result.errors.items():
         worst, ulp = error.max_rel, error.max_ulp
         for precision, roundoff in _ROUNDOFFS.items():
             if worst and ulp and roundoff / _NEAR < worst <= roundoff and ulp > TELLING_ULP:
                 bound = units.relative_error(worst)
-                told.append(
-                    f"no relative error of {name} exceeds {bound}: like values rounded to {precision}"
-                )
-    return tuple(told)
+                yield f"no relative error of {name} exceeds {bound}: like values rounded to {precision}"
 
 
 def _first_line(text: str) -> str:
@@ -510,8 +498,3 @@ def _cause(verdict: Verdict) -> str:
         return ", ".join(map(str, told)) + (": the machine, not the change" if of_machine else "")
     same = ["same machine code"] if SAME_CODE in verdict.differences else []
     return ", ".join([*same, *(["another card"] if causes else [])])
-
-
-def counts(run: RunResults) -> dict[str, int]:
-    """Returns how many times have each kind of verdict of which nothing is to be said."""
-    return {kind: run.kinds[kind] for kind in STATES if run.kinds[kind] and not STATES[kind].told}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_gpukern.measure.observers import OBSERVERS
 from pytest_gpukern.report.rows import ScopeTime, judged
@@ -32,14 +32,18 @@ def csv_text(runs: Sequence[RunResults]) -> str:
     rows = [row for run in runs for row in rows_of_run(run)]
     if not rows:
         raise EmptyReportError("no measurement in it: run pytest with --gpu-benchmark", "")
+    return written(rows)
+
+
+def written(rows: Sequence[Mapping[str, Cell]]) -> str:
+    """Returns rows of equal columns as CSV with a header, harmless as above."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(rows[0])
-    writer.writerows(map(harmless, row.values()) for row in rows)
+    writer.writerows((*rows[:1], *(map(_harmless, row.values()) for row in rows)))
     return stream.getvalue()
 
 
-def harmless(cell: Cell) -> Cell:
+def _harmless(cell: Cell) -> Cell:
     return _FORMULA.sub(r"\1'\2", printable(cell)) if isinstance(cell, str) else cell
 
 

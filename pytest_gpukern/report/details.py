@@ -31,12 +31,9 @@ LAUNCH_TITLES = ("Grid Size", "Block Size", "Regs", "Shared", "Local", "Occupanc
 
 @dataclass(frozen=True)
 class BreakdownLine:
-    """Holds a line of a breakdown: work, or the time in which the device did nothing.
+    """Holds a line of a breakdown: a kernel, a copy, or the time in which the device did nothing.
 
-    Attributes:
-        name: of the kernel or the copy, or why the device did nothing.
-        cells: nvprof's figures, as `WORK_TITLES` names them.
-        kernel: what its launch needs, with the occupancy if that is known; None for what is no kernel.
+    `cells` are nvprof's figures, as `WORK_TITLES` names them.
     """
 
     name: str
@@ -46,12 +43,7 @@ class BreakdownLine:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Says what the device did in a call, and how that fills the call's time.
-
-    Attributes:
-        title: the scope, its time, and by which timers.
-        lines: work, the longest first, and the time without any.
-    """
+    """Says what the device did in a call, the longest first, and how that fills the call's time."""
 
     title: str
     lines: tuple[BreakdownLine, ...]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 import json
+import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from pytest_gpukern.findings.cards import LIMITS, Card, CardFacts, CardFinding, CardVerdict
-from pytest_gpukern.findings.fleet import FEWEST_CARDS, Change, Corruption, FleetFindings, Group, Model, Wrong
+from pytest_gpukern.findings.cards import LIMITS, Card, CardFinding, CardVerdict, Cause, Facts
+from pytest_gpukern.findings.fleet import FEWEST_CARDS, Change, Finding, FleetFindings, Kind, Model
 from pytest_gpukern.gate.change import percent, ratio_of
-from pytest_gpukern.gpu.nvml import PcieLink
 from pytest_gpukern.report import units
-from pytest_gpukern.report.csv_table import harmless
+from pytest_gpukern.report.csv_table import written
+from pytest_gpukern.report.fleet_files import JUDGED
 from pytest_gpukern.report.layout import Column, table, wrapped
 from pytest_gpukern.report.markdown import unmarked
 from pytest_gpukern.values.untrusted_json import FileError, bounded, printable
@@ -23,122 +23,123 @@ _MOST_LINES = 30
 _MOST_NAMES = 5
 _MOST_IN_TABLE = 8
 _LONGEST_TEXT = 300
-_UNKNOWN = "unknown"
 _ONE_OF_TWO = "Two cards do not tell which of them is off: neither record nor physical cause says it"
 _UNEXPLAINED = (
     "nothing that NVML tells explains it: look at cooling, power and firmware (nvidia-smi -q -i {index}), "
     "move it to another slot, and validate again before you have it replaced"
 )
+_NOT_YET = "not confirmed yet"
 _SINCE = " since before, beside the fleet"
 _VALIDATE = "gpukern validate --gpukern-report=FOLDER/"
 
 
 class Row(NamedTuple):
-    """Tells one finding.
+    """Tells one finding: a kind such as `SLOW`, the card, host, driver or case, and what to do about it."""
 
-    Attributes:
-        kind: a word, such as `SLOW`; rows of one kind follow each other.
-        where: card, host, driver or case.
-        text: what was found.
-        remedies: what to do about it.
-    """
-
-    kind: str
+    kind: Kind
     where: str
     text: str
     remedies: tuple[str, ...] = ()
 
 
+_WRONG = "gpukern report FILE -k {quoted} tells what is wrong"
+_BITS = "bits of {outputs} differ from those of the other cards in {sessions}: {names}"
+_SLOWER = "{cards} are slower: {shifts}, {confirmed}"
+_OTHER_VERSION = "measure one with the version before"
+_SAID = {
+    "wrong": ("wrong output of {cases} on {on}", _WRONG),
+    "wrong everywhere": (
+        "wrong output of {cases} on {number} of {of} cards: it is the kernel, driver or library",
+        _WRONG,
+    ),
+    "bits": (_BITS, "take the card out of service, and test it: dcgmi diag -r 3"),
+    "odd bits": (_BITS, ""),
+    "driver": (f"all {_SLOWER}", _OTHER_VERSION),
+    "libraries": (f"all {_SLOWER}", _OTHER_VERSION),
+    "host": (f"its {_SLOWER}", "look at cooling and power of the host"),
+    "missing": ("reported nothing", "see whether the host and its task came up"),
+    "told": ("{names}", ""),
+    "few": ("{cards}, and most hosts have {of}", "nvidia-smi -L lists its cards; dmesg has Xid errors"),
+    "lacking": ("no valid time of {cases} that most cards have: {names}", ""),
+}
+"""What a finding is about → words, and a remedy."""
+
+
 def rows(
-    found: FleetFindings, unreadable: Sequence[FileError] = (), change: Change | None = None
+    found: FleetFindings, unreadable: Iterable[FileError] = (), change: Change | None = None
 ) -> list[Row]:
     """Returns all findings, what is worst first."""
-    slow, rest, sessions = list[Row](), list[Row](), found.confirmed_by
+    told = [*map(_of_finding, found.findings)]
+    for error in unreadable:
+        text = f"{f'{error.where}: ' if error.where else ''}{error.problem}; the others are judged"
+        told.append(Row(Kind.UNREADABLE, str(error.path), text, (error.remedy,)))
     judged = [(model, "") for model in found.models]
-    for model, since in judged + [(model, _SINCE) for model in (change.moved if change else ())]:
+    for model, since in judged + [(model, _SINCE) for model in (change.moved.models if change else ())]:
         for group in model.groups:
-            (slow if group.confirmed else rest).append(_of_group(group, model, sessions, since))
+            causes = model.cards[group.cards[0]].causes if group.what == "host" else ()
+            told.append(_of_finding(group, causes, found.confirmed_by, since))
         for card, finding in model.cards.items():
-            if finding.verdict in (CardVerdict.SUSPECTED, CardVerdict.ONE_CLASS) or finding.bad:
-                (slow if finding.bad else rest).append(of_card(card, finding, sessions, since))
-    corrupt, odd = (
-        [_corrupt(of) for of in found.corrupt if (of.sessions > 1) == sure] for sure in (True, False)
-    )
-    return [*map(_wrong, found.wrong), *corrupt, *slow, *_of_silence(found, unreadable), *odd, *rest]
+            doubtful = finding.verdict in (CardVerdict.SUSPECTED, CardVerdict.ONE_CLASS)
+            if finding.bad or doubtful or any(cause.of_memory for cause in finding.causes):
+                told.append(of_card(card, finding, found.confirmed_by, since))
+    return sorted(told, key=lambda row: [*Kind].index(row.kind))
 
 
-def _wrong(wrong: Wrong) -> Row:
-    text = f"wrong output on {_named(wrong.cards)}"
-    if wrong.everywhere:
-        text = f"wrong output on {len(wrong.cards)} of {wrong.of} cards: it is the kernel, driver or library"
-    return Row("WRONG", wrong.case, text, (f"gpukern report FILE -k {wrong.case!r} tells what is wrong",))
-
-
-def _corrupt(corrupt: Corruption) -> Row:
-    differ = f"bits of {units.counted(len(corrupt.outputs), 'output')} differ from those of the other cards"
-    text = f"{differ} in {units.counted(corrupt.sessions, 'session')}: {_named(corrupt.outputs)}"
-    if corrupt.sessions == 1:
-        return Row("suspected", str(corrupt.card), text)
-    return Row(
-        "CORRUPT", str(corrupt.card), text, ("take the card out of service, and test it: dcgmi diag -r 3",)
-    )
-
-
-def _of_group(group: Group, model: Model, sessions: int, since: str) -> Row:
-    shifts, of_host = _changes(group.shifts, group.confirmed or group.shifts), group.kind == "host"
-    who = f"{'its' if of_host else 'all'} {len(group.cards)} cards are slower"
-    told = model.cards[group.cards[0]].causes if of_host else ()
-    text = "; ".join(
-        (f"{who}: {shifts}{since}, {_confirmed(group.confirmed, sessions)}", *(cause.text for cause in told))
-    )
-    usual = "look at cooling and power of the host" if of_host else "measure one with the version before"
-    remedies = dict.fromkeys(cause.remedy.format(index=group.cards[0].index) for cause in told)
-    where = group.name if of_host else f"{group.kind} {group.name}"
-    return Row("SLOW" if group.confirmed else "suspected", where, text, tuple(remedies) or (usual,))
+def _of_finding(finding: Finding, causes: Sequence[Cause] = (), sessions: int = 0, since: str = "") -> Row:
+    where, (text, remedy) = str(finding.where), _SAID[finding.what]
+    values = {
+        "where": where,
+        "quoted": shlex.quote(printable(where)),
+        "names": _named(finding.names),
+        "on": _named(finding.cards),
+        "number": finding.number,
+        "of": finding.of,
+        **{f"{noun}s": units.counted(finding.number, noun) for noun in ("card", "session")},
+        **{f"{noun}s": units.counted(len(finding.names), noun) for noun in ("output", "case")},
+        "shifts": _changes(finding.shifts, finding.shifts) + since,
+        "confirmed": _confirmed(sessions) if finding.kind is Kind.SLOW else _NOT_YET,
+    }
+    texts = (text.format(**values), *(cause.text for cause in causes))
+    remedies = _remedies(causes, finding.cards[0]) if causes else ()
+    remedies = remedies or tuple(filter(None, (remedy.format(**values),)))
+    place = f"{finding.what} {where}" if finding.what in ("driver", "libraries") else where
+    return Row(finding.kind, place, "; ".join(texts), remedies)
 
 
 def of_card(card: Card, finding: CardFinding, sessions: int, since: str = "") -> Row:
     """Returns what a card's verdict rests on, what is known of the cause, and what to do."""
-    slower = f"{_changes(finding.shifts, finding.slower)}{since}, {_confirmed(finding.slower, sessions)}"
+    slower = f"{_changes(finding.shifts, finding.slower)}{since}, {_confirmed(sessions)}"
     others = units.counted(sessions, "other session")
     said = {
         CardVerdict.SLOW: slower,
         CardVerdict.ONE_OF_TWO: f"slower than the other by {slower}. {_ONE_OF_TWO}",
         CardVerdict.ONE_CLASS: f"{slower}, but in one class and without a physical cause, so not called slow",
-        CardVerdict.SUSPECTED: f"{_changes(finding.shifts, finding.suspected)}{since}, {_confirmed((), 0)}",
+        CardVerdict.SUSPECTED: f"{_changes(finding.shifts, finding.suspected)}{since}, {_NOT_YET}",
         CardVerdict.NOT_CONFIRMED: f"looked slow, and {others} did not confirm it",
-    }.get(finding.verdict)
-    told = [cause for cause in finding.causes if cause.fault or finding.slower or finding.suspected]
-    text = "; ".join([*([said] if said else []), *(cause.text for cause in told)])
-    index = card.index.partition(" ")[0] or card.uuid
-    remedies = [cause.remedy.format(index=index) for cause in told]
+    }.get(finding.verdict, "")
+    causes = [cause for cause in finding.causes if cause.fault or finding.slower or finding.suspected]
+    text = "; ".join(filter(None, (said, *(cause.text for cause in causes))))
+    remedies = _remedies(causes, card)
     if finding.bad and not remedies:
-        remedies = [_UNEXPLAINED.format(index=index)]
-    kind = "SLOW" if finding.bad else "suspected" if finding.suspected else "noted"
-    return Row(kind, str(card), text, tuple(dict.fromkeys(remedies)))
+        remedies = (_UNEXPLAINED.format(index=_index(card)),)
+    kind = Kind.SLOW if finding.bad else Kind.SUSPECTED if finding.suspected else Kind.NOTED
+    return Row(kind, str(card), text, remedies)
+
+
+def _remedies(causes: Iterable[Cause], card: Card) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(cause.remedy.format(index=_index(card)) for cause in causes))
+
+
+def _index(card: Card) -> str:
+    return card.index.partition(" ")[0] or card.uuid
 
 
 def _changes(shifts: Mapping[str, float], names: Iterable[str]) -> str:
     return ", ".join(f"{percent(shifts[name])} in {name}" for name in names)
 
 
-def _confirmed(classes: Sequence[str], sessions: int) -> str:
-    return f"confirmed by {units.counted(sessions, 'other session')}" if classes else "not confirmed yet"
-
-
-def _of_silence(found: FleetFindings, unreadable: Sequence[FileError]) -> Iterator[Row]:
-    for host in found.missing or ():
-        yield Row("SILENT", host, "reported nothing", ("see whether the host and its task came up",))
-    for card, told in found.silent.items():
-        yield Row("SILENT", str(card), _named(told))
-    for host, count in found.few.items():
-        text = f"{units.counted(count, 'card')}, and most hosts have {found.usual}"
-        yield Row("SILENT", host, text, ("nvidia-smi -L lists its cards; dmesg has Xid errors",))
-    for card, cases in found.lacking.items():
-        lacks = f"no valid time of {units.counted(len(cases), 'case')} that most cards have"
-        yield Row("SILENT", str(card), f"{lacks}: {_named(f'{case} ({why})' for case, why in cases.items())}")
-    for error in unreadable:
-        yield Row("UNREADABLE", error.path.name, f"{error.problem}; the others are judged", (error.remedy,))
+def _confirmed(sessions: int) -> str:
+    return f"confirmed by {units.counted(sessions, 'other session')}"
 
 
 def _named(items: Iterable[object]) -> str:
@@ -147,40 +148,134 @@ def _named(items: Iterable[object]) -> str:
     return ", ".join(names[:_MOST_NAMES]) + more
 
 
+class Told(NamedTuple):
+    """Holds what the terminal or a file tells of a fleet."""
+
+    found: FleetFindings
+    rows: Sequence[Row]
+    change: Change | None = None
+
+    @property
+    def drain(self) -> list[str]:
+        """The hosts to take out of service."""
+        moved = self.change.moved.to_drain if self.change else []
+        return list(dict.fromkeys([*self.found.to_drain, *moved]))
+
+    @property
+    def verdict(self) -> list[str]:
+        """The verdict in one line; then how the cards were compared, and what has changed since before."""
+        cards, kinds = self.found.cards, [row.kind for row in self.rows]
+        hosts = units.counted(len({card.host for card in cards}), "host")
+        result = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+        first = f"{units.counted(len(cards), 'card')} of {hosts}: {result or 'nothing stands out'}"
+        return [first, *map(_context, self.found.models), *(_of_change(self.change) if self.change else ())]
+
+    @property
+    def notes(self) -> list[str]:
+        """What else to know about it."""
+        found, notes = self.found, []
+        if found.failed:
+            failed = units.counted(sum(found.failed.values()), "failed test")
+            on = units.counted(len(found.failed), "card")
+            notes.append(f"{failed} on {on}: gpukern report FILE tells why")
+        if any(row.kind is Kind.SUSPECTED for row in self.rows):
+            notes.append(f"to confirm, measure these cards again, three sessions in all: {_VALIDATE}")
+        if not found.models:
+            notes.append("no run measured on a GPU, so no times are compared")
+        if not found.knows_hosts:
+            notes.append("hosts that reported nothing cannot be seen: name all in a file, --expect=FILE")
+        return notes
+
+    def _kinds_of(self, card: Card) -> list[Kind]:
+        """Returns the kinds of what was found about a card, by itself, by its host or by its software."""
+        groups = (group for model in self.found.models for group in model.groups)
+        about = [of.kind for of in (*self.found.findings, *groups) if card in (*of.cards, of.where)]
+        slow = [Kind.SLOW for model in self.found.models if card in model.cards and model.cards[card].bad]
+        return sorted({*about, *slow}, key=[*Kind].index)
+
+    def cards(self) -> list[dict[str, str | float | None]]:
+        """Returns a row for each card: who it is, its verdict, shifts in percent, facts and causes."""
+        return [
+            {
+                "host": card.host,
+                "index": card.index,
+                "uuid": card.uuid,
+                "model": card.model,
+                "driver": card.driver,
+                "findings": " ".join(self._kinds_of(card)),
+                "verdict": finding.verdict.value,
+                **{f"{name} %": _percent(finding.shifts.get(name)) for name in LIMITS},
+                "confirmed": " ".join(finding.slower),
+                "failed tests": self.found.failed.get(card, 0),
+                **_facts(finding.facts),
+                "causes": "; ".join(cause.text for cause in finding.causes),
+            }
+            for model in self.found.models
+            for card, finding in model.cards.items()
+        ]
+
+
+def _percent(shift: float | None) -> float | None:
+    ratio = None if shift is None else ratio_of(shift)
+    return round(100 * (ratio - 1), 3) if units.is_number(ratio) else None
+
+
+def _context(model: Model) -> str:
+    how = "too few kernels have times on two cards, so none are compared"
+    if len(model.cards) >= FEWEST_CARDS:
+        classes = (
+            f"{units.share(spread)} in {name}, suspected from {percent(limit)}"
+            for name, (spread, limit) in model.spreads.items()
+        )
+        how = f"cards differ by (standard deviation) {'; '.join(classes)}"
+    elif model.spreads:
+        how = f"fewer than {FEWEST_CARDS} cards, judged by fixed limits"
+    drivers = Counter(card.driver or "unknown" for card in model.cards).most_common()
+    several = ", ".join(f"{name} on {units.counted(count, 'card')}" for name, count in drivers)
+    how += f"; drivers {several}" if len(drivers) > 1 else ""
+    return f"{model.name}, {units.counted(len(model.cards), 'card')}: {how}"
+
+
+def _of_change(change: Change) -> Iterator[str]:
+    for model, shifts in change.shifts.items():
+        both = f"since before, {units.counted(change.cards, 'card')} on both sides, {model}"
+        yield f"{both}: {_changes(shifts, shifts) or 'too few kernels to compare'}"
+    if change.canaries:
+        yield f"fixed kernels of each session: {_changes(change.canaries, change.canaries)}"
+    if change.versions:
+        versions = (
+            f"{name} {_named(old) or 'none'} → {_named(new) or 'none'}"
+            for name, (old, new) in change.versions.items()
+        )
+        yield f"versions: {', '.join(versions)}"
+
+
 # --- the terminal ---------------------------------------------------------------------------------
-
-
-def headline(found: FleetFindings, told: Sequence[Row]) -> str:
-    """Returns the verdict on a fleet in one line."""
-    hosts = {card.host for card in found.cards}
-    counts = {kind: sum(row.kind == kind for row in told) for kind in dict.fromkeys(row.kind for row in told)}
-    result = ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "nothing stands out"
-    return f"{units.counted(len(found.cards), 'card')} of {units.counted(len(hosts), 'host')}: {result}"
 
 
 def terminal(told: Told, width: int) -> list[str]:
     """Returns at most 30 lines: the verdict, findings of every kind, and what to know about the method."""
-    found, change = told.found, told.change
-    summary = (headline(found, told.rows), *_context(found), *_of_change(change))
-    head = _wrapped((bounded(text, _LONGEST_TEXT) for text in summary), width)
-    if len(found.cards) <= _MOST_IN_TABLE:
-        for model in found.models:
-            head += cards_table(model, width, found.failed)
-    closing = _wrapped(_notes(found, told.rows), width)
+    lines = _wrapped((bounded(text, _LONGEST_TEXT) for text in told.verdict), width)
+    if len(told.found.cards) <= _MOST_IN_TABLE:
+        for model in told.found.models:
+            lines += cards_table(model, width, told.found.failed)
+    closing = _wrapped(told.notes, width)
     kinds = list(dict.fromkeys(row.kind for row in told.rows))
-    room = _MOST_LINES - len(head) - len(closing)
+    room = _MOST_LINES - len(lines) - len(closing)
     for number, kind in enumerate(kinds):
         of_kind = [row for row in told.rows if row.kind == kind]
         share, shown = room - 3 * (len(kinds) - number - 1), list[str]()
+        whole = sum(len(lines_of(row, width)) for row in of_kind) <= share
         for place, row in enumerate(of_kind):
-            parts = lines_of(row, width)
+            # What is wrong with each comes before what to do about one.
+            parts = lines_of(row if whole or not place else row._replace(remedies=()), width)
             if len(shown) + len(parts) > share - (place + 1 < len(of_kind)):
                 shown.append(f"and {len(of_kind) - place} more {kind}: -o fleet.html has all")
                 break
             shown += parts
         room -= len(shown)
-        head += shown
-    return [*head, *closing]
+        lines += shown
+    return [*lines, *closing]
 
 
 def _wrapped(texts: Iterable[str], width: int, indent: str = "") -> list[str]:
@@ -192,164 +287,62 @@ def lines_of(row: Row, width: int) -> list[str]:
     return [*_wrapped([text], width), *_wrapped((f"→ {remedy}" for remedy in row.remedies), width, "  ")]
 
 
-def _context(found: FleetFindings) -> Iterator[str]:
-    for model in found.models:
-        how = "too few kernels have times on two cards, so none are compared"
-        if model.spreads:
-            how = f"fewer than {FEWEST_CARDS} cards, judged by fixed limits"
-        if model.by_spread:
-            spreads = ", ".join(f"{name} {units.share(spread)}" for name, spread in model.spreads.items())
-            how = f"cards differ by (standard deviation): {spreads}"
-        yield f"{model.name}, {units.counted(len(model.cards), 'card')}: {how}"
-
-
-def _of_change(change: Change | None) -> Iterator[str]:
-    if change is None:
-        return
-    for model, shifts in change.shifts.items():
-        both = f"since before, {units.counted(change.cards, 'card')} on both sides, {model}"
-        yield f"{both}: {_changes(shifts, shifts) or 'too few kernels to compare'}"
-    if change.canaries:
-        yield f"fixed kernels of each session: {_changes(change.canaries, change.canaries)}"
-    if change.versions:
-        sides = [
-            (name, _named(old) or "none", _named(new) or "none")
-            for name, (old, new) in change.versions.items()
-        ]
-        yield f"versions: {', '.join(f'{name} {old} → {new}' for name, old, new in sides)}"
-
-
-def _notes(found: FleetFindings, told: Sequence[Row]) -> Iterator[str]:
-    if found.failed:
-        failed = units.counted(sum(found.failed.values()), "failed test")
-        yield f"{failed} on {units.counted(len(found.failed), 'card')}: gpukern report FILE tells why"
-    if any(row.kind == "suspected" for row in told):
-        yield f"to confirm, measure these cards again, three sessions in all: {_VALIDATE}"
-    if not found.models:
-        yield "no run measured on a GPU, so no times are compared"
-    if found.missing is None:
-        yield "hosts that reported nothing cannot be seen: name all in a file, --expect=FILE"
-
-
 def cards_table(model: Model, width: int, failed: Mapping[Card, int]) -> list[str]:
-    """Returns a row for each card, by its shifts."""
-    cards, findings = list(model.cards), list(model.cards.values())
-
-    def changes(title: str, log_ratios: Sequence[float | None]) -> list[Column]:
-        """Returns a column, or none where no card has a change to show."""
-        if all(log_ratio is None for log_ratio in log_ratios):
-            return []
-        ratios = (None if log_ratio is None else ratio_of(log_ratio) for log_ratio in log_ratios)
-        return [Column(title, tuple(map(units.change, ratios)), numeric=True)]
-
-    columns = [
-        Column("card", tuple(map(str, cards))),
-        *(part for name in LIMITS for part in changes(name, [of.shifts.get(name) for of in findings])),
-        *changes("since its record", [of.since_record for of in findings]),
-        Column("failed tests", tuple(str(failed.get(card, 0)) for card in cards), numeric=True),
-        Column("verdict", tuple(of.verdict.value if len(cards) > 1 else "" for of in findings)),
-    ]
-    return table(columns, width, indent="  ")[0]
+    """Returns a row for each card, by its shifts; without columns in which no card has one."""
+    findings = model.cards.values()
+    shifts = {name: [of.shifts.get(name) for of in findings] for name in LIMITS}
+    shifts["since its record"] = [of.since_record for of in findings]
+    changes = {
+        title: [units.change(None if log is None else ratio_of(log)) for log in logs]
+        for title, logs in shifts.items()
+        if any(log is not None for log in logs)
+    }
+    failures = [str(failed.get(card, 0)) for card in model.cards]
+    verdicts = [of.verdict.value if len(findings) > 1 else "" for of in findings]
+    return _table(model, {**changes, "failed tests": failures, "verdict": verdicts}, width)
 
 
 def facts_table(model: Model, width: int) -> list[str]:
-    """Returns a row for each card with what is known of it, `unknown` where the driver does not tell."""
-    columns = [
-        Column(
-            title,
-            tuple(cell(facts) for facts in model.facts.values()),
-            numeric=title not in ("clocks held down", "PCIe"),
-        )
-        for title, cell in _FACTS.items()
-    ]
-    return table([Column("card", tuple(map(str, model.facts))), *columns], width, indent="  ")[0]
+    """Returns a row for each card with what is known of it."""
+    facts = [_facts(finding.facts) for finding in model.cards.values()]
+    return _table(model, {title: [of[title] for of in facts] for title in _FACTS}, width)
 
 
-def _known(value: float | None, unit: str = "") -> str:
-    return _UNKNOWN if value is None else f"{value:.0f}{unit}"
+def _table(model: Model, columns: Mapping[str, Iterable[str]], width: int) -> list[str]:
+    cells = {"card": map(str, model.cards), **columns}
+    texts = ("card", "verdict", "clocks held down", "PCIe")
+    shown = [Column(title, tuple(of), numeric=title not in texts) for title, of in cells.items()]
+    return table(shown, width, indent="  ")[0]
 
 
-def _limited(facts: CardFacts) -> str:
-    if not facts.limited_s:
-        return _UNKNOWN
-    held = [f"{event} {seconds:.1f} s" for event, seconds in facts.limited_s.items() if seconds >= 0.05]
-    return ", ".join(held) or "never"
-
-
-def _link(link: PcieLink) -> str:
-    now = f"{_known(link.generation)} x{_known(link.width)}"
-    most = f"{_known(link.max_generation)} x{_known(link.max_width)}"
-    if now == most:
-        return now if link.width is not None else _UNKNOWN
-    return f"{now} of {most}"
-
-
-_FACTS: dict[str, Callable[[CardFacts], str]] = {
-    "SM clock": lambda card: _known(card.sm_mhz, " MHz"),
-    "memory clock": lambda card: _known(card.memory_mhz, " MHz"),
-    "power of limit": lambda card: f"{_known(card.power_w)} of {_known(card.power_limit_w, ' W')}",
-    "hottest": lambda card: _known(card.temperature_c, " °C"),
-    "clocks held down": _limited,
-    "ECC corrected": lambda card: _known(card.setup.corrected_errors),
-    "uncorrected": lambda card: _known(card.setup.uncorrected_errors),
-    "replaced rows": lambda card: _known(card.setup.remapped_rows),
-    "PCIe": lambda card: _link(card.pcie),
+_FACTS = {
+    "SM clock": "%(sm_mhz).0f MHz",
+    "memory clock": "%(memory_mhz).0f MHz",
+    "power of limit": "%(power_w).0f of %(power_limit_w).0f W",
+    "hottest": "%(temperature_c).0f °C",
+    "clocks held down": "%(held)s",
+    "ECC corrected": "%(corrected_errors).0f",
+    "uncorrected": "%(uncorrected_errors).0f",
+    "replaced rows": "%(remapped_rows).0f",
+    "PCIe": "%(pcie.generation).0f x%(pcie.width).0f of %(pcie.max_generation).0f x%(pcie.max_width).0f",
 }
 
 
+def _facts(of: Facts) -> dict[str, str]:
+    """Returns what is known of a card in words, by the titles of `_FACTS`."""
+    held = {name.removeprefix("limited_s."): s for name, s in of.items() if name.startswith("limited_s.")}
+    texts = (f"{event} {seconds:.1f} s" for event, seconds in held.items() if seconds >= 0.05)
+    known = {**of, "held": ", ".join(texts) or "never"} if held else of
+    told = {}
+    for title, text in _FACTS.items():
+        try:
+            told[title] = text % known
+        except KeyError:
+            told[title] = "unknown"
+    return told
+
+
 # --- files ----------------------------------------------------------------------------------------
-
-
-class Told(NamedTuple):
-    """Holds what a file of a fleet tells."""
-
-    found: FleetFindings
-    rows: Sequence[Row]
-    change: Change | None = None
-
-    @property
-    def lines(self) -> list[str]:
-        """The verdict, and what to know about it."""
-        notes = _notes(self.found, self.rows)
-        return [headline(self.found, self.rows), *_context(self.found), *_of_change(self.change), *notes]
-
-    def cards(self) -> Iterator[dict[str, str | float | None]]:
-        """Yields a row for each card: who it is, its verdict, shifts in percent, facts and causes."""
-        for model in self.found.models:
-            for card, finding in model.cards.items():
-                yield {
-                    "host": card.host,
-                    "index": card.index,
-                    "uuid": card.uuid,
-                    "model": card.model,
-                    "driver": card.driver,
-                    "verdict": finding.verdict.value,
-                    **{f"{name} %": _percent(finding.shifts.get(name)) for name in LIMITS},
-                    "confirmed": " ".join(finding.slower),
-                    "failed tests": self.found.failed.get(card, 0),
-                    **{title: cell(model.facts[card]) for title, cell in _FACTS.items()},
-                    "causes": "; ".join(cause.text for cause in finding.causes),
-                }
-
-
-def _percent(shift: float | None) -> float | None:
-    ratio = None if shift is None else ratio_of(shift)
-    return round(100 * (ratio - 1), 3) if units.is_number(ratio) else None
-
-
-def _csv(told: Told) -> str:
-    stream, cards = io.StringIO(), [*told.cards()]
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerows([cards[0] if cards else ["host"], *(map(harmless, row.values()) for row in cards)])
-    return stream.getvalue()
-
-
-def _json(told: Told) -> str:
-    findings = [row._asdict() for row in told.rows]
-    value = {"bad": told.found.bad, "summary": told.lines, "findings": findings, "drain": told.found.to_drain}
-    return (
-        json.dumps({**value, "cards": [*told.cards()]}, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
-    )
 
 
 _TITLES = ("finding", "where", "what", "to do")
@@ -359,34 +352,45 @@ def _cells(told: Told) -> list[tuple[str, ...]]:
     return [(row.kind, row.where, row.text, "; ".join(row.remedies)) for row in told.rows]
 
 
+def _csv(told: Told) -> str:
+    return written(told.cards()) or "host\n"
+
+
+def _json(told: Told) -> str:
+    value = {
+        JUDGED: True,
+        "bad": told.found.bad,
+        "summary": [*told.verdict, *told.notes],
+        "findings": [row._asdict() for row in told.rows],
+        "drain": told.drain,
+        "cards": told.cards(),
+    }
+    return json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+
+
 def _markdown(told: Told) -> str:
-    first, *others = map(unmarked, told.lines)
-    rows = (
-        [_TITLES, ("---",) * len(_TITLES), *(map(unmarked, row) for row in _cells(told))] if told.rows else []
-    )
-    lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return "\n\n".join((f"### gpukern fleet: {first}", *others, lines)).rstrip() + "\n"
+    first, *others = map(unmarked, (*told.verdict, *told.notes))
+    lines = [_TITLES, ("---",) * len(_TITLES), *(map(unmarked, row) for row in _cells(told))]
+    findings = "\n".join(f"| {' | '.join(line)} |" for line in lines) if told.rows else ""
+    return "\n\n".join((f"### gpukern fleet: {first}", *others, findings)).rstrip() + "\n"
 
 
 def _html(told: Told) -> str:
     def html_table(titles: Iterable[str], body: Iterable[Iterable[object]]) -> str:
-        rows = (("td", row) for row in body)
-        lines = (
-            "".join(f"<{tag}>{_escaped('' if cell is None else cell)}" for cell in row)
-            for tag, row in (("th", titles), *rows)
-        )
-        return f"<table>{''.join(f'<tr>{line}' + chr(10) for line in lines)}</table>"
+        lines: list[tuple[str, Iterable[object]]] = [("th", titles), *(("td", row) for row in body)]
+        cells = ("".join(f"<{tag}>{_escaped(cell)}" for cell in line) for tag, line in lines)
+        return f"<table>{''.join(f'<tr>{line}' + chr(10) for line in cells)}</table>"
 
-    first, *others = map(_escaped, told.lines)
-    cards = [*told.cards()]
+    first, *others = map(_escaped, (*told.verdict, *told.notes))
     parts = [f"{_PAGE}<h1>gpukern fleet: {first}</h1>", *(f"<p>{line}</p>" for line in others)]
+    cards = told.cards()
     parts += [html_table(_TITLES, _cells(told))] if told.rows else []
-    parts += [html_table(cards[0], (row.values() for row in cards))] if cards else []
+    parts += [html_table(cards[0], [row.values() for row in cards])] if cards else []
     return "\n".join(parts) + "\n"
 
 
 def _escaped(cell: object) -> str:
-    return html.escape(printable(str(cell)))
+    return html.escape(printable("" if cell is None else str(cell)))
 
 
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>gpukern fleet</title>

@@ -6,15 +6,17 @@ import contextlib
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
+from sys import intern
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
-from pytest_gpukern.findings.cards import Card, CardFacts, Kernel, Session, is_valid
+from pytest_gpukern.findings.cards import Card, Kernel, Session, class_of, facts_of, is_valid
 from pytest_gpukern.gpu.model import SIMULATED_UUID
 from pytest_gpukern.report.run import Skip
 from pytest_gpukern.report.run_file import DAMAGED, SCHEMA, refuse
@@ -27,6 +29,9 @@ from pytest_gpukern.values.garbage import uncollected
 from pytest_gpukern.values.result import Correctness, Observations, SessionRole
 from pytest_gpukern.values.untrusted_json import ContentError, Figure, FileError, Json, content_of, read
 
+JUDGED = "gpukern fleet"
+"""First key of the JSON that the command itself writes, perhaps into the folder that it reads."""
+NO_RUNS = "gpukern validate --gpukern-report=FOLDER/ writes them"
 _PACKED = f"{RUN_FILE}.gz"
 _GPU = re.compile(r"@((?:GPU|MIG)-[0-9A-Za-z/-]+)$")
 _CASE = re.compile(r"\[(.*)\]")
@@ -113,7 +118,7 @@ def run_files(path: Path) -> list[Path]:
     files = sorted(file for file in path.rglob("*.json*") if file.name.endswith((RUN_FILE, _PACKED)))
     files = [file for file in files if not file.name.endswith((".trace.json", ".trace.json.gz"))]
     if not files:
-        raise FileError(path, "holds no run files", "validate --gpukern-report=FOLDER/ writes them")
+        raise FileError(path, "holds no run files", NO_RUNS)
     return files
 
 
@@ -130,9 +135,11 @@ def read_sessions(files: Iterable[Path]) -> tuple[list[Session], list[FileError]
     unreadable = []
     for path in {path.resolve(): path for path in files}.values():
         try:
-            sessions += sessions_of(content_of(path), *host_and_index(path))
+            content = content_of(path)
+            sessions += sessions_of(content, *host_and_index(path))
         except ContentError as error:
-            unreadable.append(error.of_file(path, DAMAGED))
+            if f'"{JUDGED}"'.encode() not in content[:40]:  # what we wrote among them
+                unreadable.append(error.of_file(path, DAMAGED))
         except FileError as error:
             unreadable.append(error)
     return sessions, unreadable
@@ -181,29 +188,26 @@ def sessions_of(content: bytes, host: str = "", index: str = "") -> list[Session
 
 
 def _sessions(file: _File, host: str, index: str) -> Iterator[Session]:
-    uuids = dict.fromkeys(result.uuid for result in file.results)
-    known = [uuid for uuid in uuids if uuid is not None]
-    of_host = known[0] if len(known) == 1 else None if known else f"{host}-{index}"
-    on_cards: dict[str, list[list[_Result]]] = {uuid: [[]] for uuid in known or (of_host,) if uuid}
-    places: dict[tuple[str, str], int] = {}
+    uuids = list(dict.fromkeys(result.uuid for result in file.results if result.uuid is not None))
+    # What was measured on the host alone is told of its only card, and of none where there are several.
+    of_host = f"{host}-{index}" if not uuids else uuids[0] if len(uuids) == 1 else None
+    on_cards = {uuid: {0: list[_Result]()} for uuid in uuids or [f"{host}-{index}"]}
+    turns = Counter[tuple[str, str]]()
     for result in (*file.results, *file.sessions):
         uuid = result.uuid or of_host
-        if uuid is None or result.role is SessionRole.CONFIRMING:
-            continue
-        sessions = on_cards.setdefault(uuid, [[]])
-        # Each test of an isolated run is a process, so the second result of a test is of the second session.
-        place = places[uuid, result.nodeid] = places.get((uuid, result.nodeid), -1) + 1
-        sessions.extend([] for _ in range(place + 1 - len(sessions)))
-        sessions[place].append(result)
-    failed: dict[str, dict[str, str]] = {uuid: {} for uuid in on_cards}
-    for nodeid, failure in file.failures.items():
-        named = _GPU.search(nodeid)
-        for uuid in on_cards:
-            if (named is None and len(on_cards) == 1) or (named and uuid.startswith(named[1])):
-                failed[uuid][nodeid] = failure.text
-    for uuid, of_card in on_cards.items():
-        for number, results in enumerate(of_card):
-            yield _session(file, _card(results, uuid, host, index), results, {} if number else failed[uuid])
+        if uuid is not None and result.role is not SessionRole.CONFIRMING:
+            # Each test of an isolated run is a process, so the second result of a test is of session 1.
+            turn = turns[uuid, result.nodeid]
+            on_cards.setdefault(uuid, {0: []}).setdefault(turn, []).append(result)
+            turns[uuid, result.nodeid] += 1
+    for uuid, by_turn in on_cards.items():
+        failed = {
+            test: failure.text
+            for test, failure in file.failures.items()
+            if (uuid.startswith(gpu[1]) if (gpu := _GPU.search(test)) else len(on_cards) == 1)
+        }
+        for turn, results in by_turn.items():
+            yield _session(file, _card(results, uuid, host, index), results, {} if turn else failed)
 
 
 def _card(results: Sequence[_Result], uuid: str, host: str, index: str) -> Card:
@@ -225,21 +229,22 @@ def _session(file: _File, card: Card, results: Sequence[_Result], failed: dict[s
     for result in results:
         case = result.case
         if result.correctness is Correctness.INCORRECT:
-            wrong.append(_shared(case.id))
+            wrong.append(intern(case.id))
         if result.correctness is Correctness.INCORRECT or result.simulated:
             continue
         inputs = "" if case.point == case.measured_point else f" at {case.measured_point}"
         inputs += "" if result.seed is None else f" seed {result.seed}"
         for name, output in result.errors.items():
             if output.bits is not None and output.determinism == Determinism.BITWISE and case.on_gpu:
-                bits[_shared(f"{case.id} {name}{inputs}")] = _shared(output.bits)
-        test = _shared(_GPU.sub("", result.nodeid))
+                bits[intern(f"{case.id} {name}{inputs}")] = intern(output.bits)
+        test = intern(_GPU.sub("", result.nodeid))
         for measured in result.measurements:
             ns = measured.summary.median_ns
             if not measured.beside and is_valid(measured) and math.isfinite(ns):  # type: ignore[arg-type]
-                key = _shared(f"{case.id} {measured.scope}/{measured.timer}/{measured.cache}")
+                key = intern(f"{case.id} {measured.scope}/{measured.timer}/{measured.cache}")
                 times_ns[key] = ns
-                kernels[key] = Kernel.of(result, measured, test)  # type: ignore[arg-type]
+                limited_by = class_of(result, measured)  # type: ignore[arg-type]
+                kernels[key] = Kernel(limited_by, test, case.problem, result.duration_s or 0.0)
     not_run = {skip.id: skip.reason for skip in file.skips}
     for nodeid, text in failed.items():
         of_case = _CASE.search(nodeid)
@@ -253,16 +258,8 @@ def _session(file: _File, card: Card, results: Sequence[_Result], failed: dict[s
         bits,
         tuple(wrong),
         len(failed),
-        {_shared(case): _shared(why) for case, why in not_run.items()},
+        {intern(case): intern(why) for case, why in not_run.items()},
         file.problems,
         {name: ns for name, ns in results[0].canaries.items() if ns} if results else {},
-        CardFacts.of(result for result in results if result.case.on_gpu),  # type: ignore[misc]
+        facts_of(result for result in results if result.case.on_gpu),  # type: ignore[misc]
     )
-
-
-_TEXTS: dict[str, str] = {}
-
-
-def _shared(text: str) -> str:
-    """Returns the first of equal texts: a thousand files hold the same names."""
-    return _TEXTS.setdefault(text, text)

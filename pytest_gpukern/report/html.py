@@ -19,15 +19,15 @@ import operator
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib import resources
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 import msgspec
 
 from pytest_gpukern.findings.cards import class_of
 from pytest_gpukern.findings.common_shift import MachineVerdict, class_shifts
-from pytest_gpukern.findings.trend import FEWEST_SESSIONS, Point
+from pytest_gpukern.findings.trend import FEWEST_SESSIONS, is_time, moment_of
 from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.ceilings import rate_of
 from pytest_gpukern.package import __version__
@@ -54,12 +54,10 @@ from pytest_gpukern.report.rows import (
     half_width,
     nearest_ceiling,
     shared_sizes,
-    timing_of,
     variant_label,
 )
 from pytest_gpukern.report.run import Advice, RunResults
 from pytest_gpukern.report.summary import (
-    Remark,
     false_alarms,
     needs_a_reader,
     problems_of,
@@ -72,9 +70,8 @@ from pytest_gpukern.values.result import JsonDict, Measurement, OutputError, Res
 from pytest_gpukern.values.untrusted_json import printable_lines
 from pytest_gpukern.values.verdict_table import STATES, severity
 
-_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-_STEPS = [first + second for first in _LETTERS for second in _LETTERS]
-"""A value of a plot is two letters: one of 4096 steps, finer than a screen."""
+_STEPS = [chr(ord("一") + step) for step in range(4096)]
+"""A sample of a plot is one of these printable characters: 4096 steps, finer than a screen."""
 _MOST_POINTS, _FEWEST_POINTS = 200, 40
 _POINTS = 150_000
 """Points of all plots of samples together, so that the page stays small."""
@@ -178,10 +175,6 @@ def _drawable(value: float | None) -> TypeGuard[float]:
     return value is not None and abs(value) < _LARGEST
 
 
-def _above_zero(value: float | None) -> bool:
-    return _drawable(value) and value * _LARGEST > 1
-
-
 def _rounded(value: float) -> float | int:
     rounded = float(f"{value:.5g}") if abs(value) * _LARGEST > 1 else 0.0
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
@@ -208,25 +201,21 @@ def _block(entries: Sequence[JsonDict]) -> JsonDict:
 
 
 def _trends(runs: Sequence[RunResults]) -> JsonDict:
-    """Returns each series that is long enough for steps, and moment, card and commit of its points, once."""
-    points: dict[tuple[str, str, str], int] = {}
+    """Returns each series that is long enough for steps, and the moments of its points, once."""
+    moments: dict[str, int] = {}
     series = _table(
         {
             "case": case_id,
             "scope": key.partition("/")[0],
-            "points": tuple(points.setdefault(_point(point), len(points)) for point in trend.points),
+            "points": tuple(moments.setdefault(_moment(at.moment), len(moments)) for at in trend.points),
             "ns": trend.times_ns,
-            "steps": trend.steps,
+            "levels": trend.levels,
             "change": trend.change,
         }
         for (case_id, key), trend in trends(runs).items()
         if len(trend.points) >= FEWEST_SESSIONS
     )
-    return {"points": _plain([*points]), "series": series}
-
-
-def _point(point: Point) -> tuple[str, str, str]:
-    return _moment(point.moment), point.card or "", point.provenance.state
+    return {"moments": _plain([*moments]), "series": series}
 
 
 # --- a run ----------------------------------------------------------------------------------------
@@ -276,7 +265,10 @@ class _RunData:
             "since": [text for text in since if text],
             "canaries": _canaries(run),
             "shifts": {name: (of.ratio, of.low, of.high) for name, of in class_shifts(run.results).items()},
-            "notes": [(remark.footnote.text, self._who(remark)) for remark in remarks.get("", ())],
+            "notes": [
+                (note.footnote.text, [*zip(self._places(note.results), note.labels, strict=True)])
+                for note in remarks.get("", ())
+            ],
             "closing": [line if isinstance(line, Advice) else (line, "") for line in run.closing],
             "skips": skip_texts(run.skips),
             "ceilings": _ceilings(run),
@@ -288,9 +280,8 @@ class _RunData:
         }
         return {**_plain(texts), **tables}
 
-    def _who(self, remark: Remark) -> list[tuple[int | None, str]]:
-        """Returns the place of each case, None where it has no result, and its label."""
-        return [*zip((self.places.get(id(result)) for result in remark.results), remark.labels, strict=True)]
+    def _places(self, results: Iterable[Result | None]) -> list[int]:
+        return [self.places[id(result)] for result in results if result is not None]
 
     def _card_of(self, card: Card) -> JsonDict:
         """Returns a failure with what it is called here, and with the places of its cases."""
@@ -302,7 +293,7 @@ class _RunData:
             **({name: getattr(change, name) for name in figures} if change else {}),
             "threshold": units.share(card.threshold) if card.threshold else "",
             "limit_at": card.threshold,
-            "cases": [self.places[id(result)] for result in card.results if result is not None],
+            "cases": self._places(card.results),
         }
 
     def _row(self, row: ResultRow) -> JsonDict:
@@ -311,13 +302,12 @@ class _RunData:
         measurement = time.shown if time and not result.simulated else None
         verdict = row.judged.verdict if measurement else None
         ns = measurement.summary.median_ns if measurement else None
-        traffic, flops = (measurement.traffic_bytes, measurement.flops) if measurement else (None, None)
+        traffic, flops = (getattr(measurement, name, None) for name in ("traffic_bytes", "flops"))
         reached, limit = nearest_ceiling(row.shares) or ("", "")
         point = (result.case.problem, repr(result.case.measured_point))
         on_roof = measurement is not None and measurement.scope == "kernel" and result.case.on_gpu
         rate_of = flops if measurement and counts_flops(measurement) else traffic
         sides = sides_of(self.run, result, measurement.key) if measurement and verdict else None
-        pairs = verdict.pairs if verdict else ()
         return {
             "case": self.places[id(result)],
             "scope": time.shown.scope if time else "",
@@ -332,18 +322,15 @@ class _RunData:
             "share": max(row.shares.values(), default=None),
             "factor": row.factor,
             "error_n": max((error.max_rel or 0.0 for error in result.errors.values()), default=None),
-            "ratio": verdict.ratio if verdict else None,
-            "low": verdict.ratio_low if verdict else None,
-            "high": verdict.ratio_high if verdict else None,
-            "limit": verdict.threshold if verdict else None,
+            **{name: getattr(verdict, name, None) for name in ("ratio", "ratio_low", "ratio_high")},
             "change": units.change(verdict.ratio) if verdict and verdict.ratio else "",
             "way": units.way(*sides) if sides else "",
             "interval": units.change_interval(verdict.ratio_low, verdict.ratio_high) if verdict else "",
             "intensity": flops / traffic if on_roof and flops and traffic else None,
             "flop_s": _per_s(flops, ns) if on_roof and traffic else None,
             "group": self.points.setdefault(point, len(self.points)),
-            "class": class_of([(result, measurement)]) if verdict and measurement and _drawable(ns) else None,
-            "pairs": tuple(pair for pair in pairs if all(map(_above_zero, pair))),
+            "class": class_of(result, measurement) if verdict and measurement and _drawable(ns) else None,
+            "pairs": tuple(pair for pair in getattr(verdict, "pairs", ()) if all(map(is_time, pair))),
         }
 
     def _case(self, result: Result, rows: Sequence[ResultRow]) -> JsonDict:
@@ -367,7 +354,7 @@ class _RunData:
             "variant": variant_label(result),
             "point": sizes_text(point),
             "with": f"{sizes_text(parameters)} {chosen_text(result)}".strip(),
-            "sizes": tuple((name, size) for name in case.measured_point if (size := _size(result, name))),
+            "sizes": tuple(filter(lambda size: _is_size(size[1]), case.measured_point.items())),
             "against": result.speedup_against or "",
             "command": repeat(self.run, [result.test], [result]),
             "facts": _facts_of(result),
@@ -391,7 +378,7 @@ class _RunData:
         samples = [ns for ns in numbers if ns is not None and abs(ns) < _LARGEST]
         return {
             "case": self.places[id(result)],
-            "timing": timing_of(measurement),
+            "timing": (measurement.scope, measurement.timer, measurement.cache),
             "shown": shown,
             "time": units.time(summary.median_ns, half),
             "range": units.time_range(summary.low_ns, summary.high_ns, half) if half is not None else "",
@@ -439,32 +426,20 @@ def _like(result: Result, measurement: Measurement) -> str:
     return f"{measurement.key} {result.case.problem_version} {model} {result.simulated}"
 
 
-def _size(result: Result, axis: str) -> float | None:
-    """Returns the size along an axis as run, if that is a number above zero."""
-    size = result.case.measured_point.get(axis)
-    if not isinstance(size, (int, float)) or isinstance(size, bool):
-        return None
-    return size if 0 < size < _LARGEST else None
+def _is_size(value: object) -> bool:
+    """Says whether a value of an axis is a number that an axis of a plot can have."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < _LARGEST
 
 
 # --- samples --------------------------------------------------------------------------------------
 
 
-class Distribution(NamedTuple):
-    """Holds a histogram of samples.
+def distribution(samples_ns: Sequence[float]) -> tuple[float, float, tuple[int, ...], str] | None:
+    """Returns both ends of a histogram of samples, the counts of its bins, and notes; None of few samples.
 
-    Where few samples are far above the others, the bins leave them out, and `notes` says so. It also says
+    Where few samples are far above the others, the bins leave them out, and the notes say so. They also say
     where the median lies between two groups of samples, so that hardly one took as long.
     """
-
-    low: float
-    high: float
-    counts: tuple[int, ...]
-    notes: str
-
-
-def distribution(samples_ns: Sequence[float]) -> Distribution | None:
-    """Returns the histogram of samples; None of few."""
     if len(samples_ns) < _FEWEST_BINNED:
         return None
     ordered = sorted(samples_ns)
@@ -477,7 +452,7 @@ def distribution(samples_ns: Sequence[float]) -> Distribution | None:
     samples = "1 sample is" if far == 1 else f"{far} samples are"
     notes = [f"{samples} above {units.time(high)}, up to {units.time(ordered[-1])}"] if far else []
     notes += ["the median lies between two groups of samples"] if _in_a_trough(counts, count // 2) else []
-    return Distribution(low, high, counts, "; ".join(notes))
+    return low, high, counts, "; ".join(notes)
 
 
 def _in_a_trough(counts: Sequence[int], half: int) -> bool:
@@ -488,20 +463,10 @@ def _in_a_trough(counts: Sequence[int], half: int) -> bool:
     return _TROUGH * around[place] < min(left, right) and min(left, right) >= _FEWEST_BINNED // 2
 
 
-class Series(NamedTuple):
-    """Holds samples in their order, packed: of every `stride` samples one is there."""
+def series(samples_ns: Sequence[float], most: int) -> tuple[int, float, float, float, str] | None:
+    """Returns how many samples there are, for how many one is drawn, both ends, and those drawn as `_STEPS`.
 
-    taken: int
-    stride: float
-    low: float
-    high: float
-    packed: str
-
-
-def series(samples_ns: Sequence[float], most: int) -> Series | None:
-    """Returns the series of samples; of more than `most` the ends of each stretch, so no outlier is lost.
-
-    None of fewer than two.
+    Of more than `most` the ends of each stretch are drawn, so no outlier is lost. None of fewer than two.
     """
     count = len(samples_ns)
     if count < 2:
@@ -510,17 +475,12 @@ def series(samples_ns: Sequence[float], most: int) -> Series | None:
     if count > most:
         stretches = most // 2
         bounds = [count * place // stretches for place in range(stretches + 1)]
-        shown = [ns for start, end in itertools.pairwise(bounds) for ns in _ends(samples_ns[start:end])]
+        parts = [samples_ns[start:end] for start, end in itertools.pairwise(bounds)]
+        shown = [ns for part in parts for ns in sorted((min(part), max(part)), key=part.index)]
     low, high = min(shown), max(shown)
     steps = (len(_STEPS) - 1) / (high - low) if high > low else 0.0
     packed = "".join([_STEPS[round((ns - low) * steps)] for ns in shown])
-    return Series(count, count / len(shown), low, high, packed)
-
-
-def _ends(stretch: Sequence[float]) -> Iterable[float]:
-    """Returns the lowest and the highest sample, as they were taken."""
-    low, high = min(stretch), max(stretch)
-    return (low, high) if stretch.index(low) <= stretch.index(high) else (high, low)
+    return count, count / len(shown), low, high, packed
 
 
 # --- in words -------------------------------------------------------------------------------------
@@ -533,11 +493,8 @@ def _per_s(amount: float | None, ns: float | None) -> float | None:
 @functools.lru_cache(1024)
 def _moment(moment: datetime | str) -> str:
     """Returns a moment, or the ISO 8601 time of a record, in UTC to the minute; other text as it is."""
-    try:
-        moment = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
-        return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
-    except (ValueError, OverflowError):  # there is no year 0 and no year 10000
-        return str(moment)
+    known = moment_of(str(moment))
+    return f"{known:%Y-%m-%d %H:%M} UTC" if known else str(moment)
 
 
 def _sampling(measurement: Measurement) -> str:
@@ -587,12 +544,12 @@ def _canaries(run: RunResults) -> list[tuple[str, str, str, str]]:
             if units.is_number(ns):
                 times.setdefault(name, {})[result.session] = ns
     changes = run.shift.canaries if run.shift else {}
-    changes = {name: change for name, change in changes.items() if change.ratio > 0}
     rows = []
     for name, by_session in times.items():
         moved, time = changes.get(name), units.time(statistics.median(by_session.values()))
-        change = percent(math.log(moved.ratio)) if moved else ""
-        rows.append((name, time, change, str(moved or MachineVerdict.NOT_KNOWN)))
+        known = moved is not None and moved.ratio > 0
+        change = percent(math.log(moved.ratio)) if moved and known else ""
+        rows.append((name, time, change, str(moved if known else MachineVerdict.NOT_KNOWN)))
     return rows
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from pytest_gpukern.report.conclusion import Card, Others, cards, context, counts, headline, others
+from pytest_gpukern.report.conclusion import Card, Others, cards, context, headline, others
 from pytest_gpukern.report.layout import tied
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.summary import outcomes, totals
 from pytest_gpukern.values.untrusted_json import bounded, printable
+from pytest_gpukern.values.verdict_table import STATES
 
 MARKER = "<!-- gpukern -->"
 """The first line of a comment, by which a workflow finds the one that it wrote before."""
@@ -57,27 +58,23 @@ def summary(run: RunResults, *, most: int) -> str:
     ]
     last = " · ".join(_fitting([text for text in counted if text], most // 4))
     since = [f"{unmarked(text)}\n" for text in run.since_record]
+    changes = [_HEAD_OF_CHANGES, *map(_changed, changed)] if changed else []
     few, more = failed if len(failed) <= _FEW else [], failed[_MOST_ROWS:]
     sections = [
         _Section(_HEAD, [_row(card) for card in failed[:_MOST_ROWS]]),
         *(_Section("", [reason]) for card in few if (reason := _reason(card))),
-        _folded(f"{len(more)} more failures", _HEAD, [_row(card) for card in more]),
-        _folded("Evidence, commands to repeat and to accept", "", [*map(_evidence, failed)]),
-        _folded(
-            _summary_of(run, changed) or "since the record",
-            "",
-            [*since, *([_HEAD_OF_CHANGES] if changed else []), *map(_changed, changed)],
-        ),
+        _folded(f"{len(more)} more failures", _HEAD, map(_row, more)),
+        _folded("Evidence, commands to repeat and to accept", "", map(_evidence, failed)),
+        _folded(_summary_of(run, changed) or "since the record", "", [*since, *changes]),
     ]
     room, parts, cut = most - len(f"{title}\n\n{last}\n\n{_CUT}\n\n".encode()), [title], False
-    for section in sections:
-        room -= len(f"{section.before}\n{section.behind}\n\n".encode())
-        kept = _fitting(section.lines, room)
+    for before, lines, behind in sections:
+        room -= len(f"{before}\n{behind}\n\n".encode())
+        kept = _fitting(lines, room)
         room -= sum(len(line.encode()) + 1 for line in kept)
-        cut = cut or len(kept) < len(section.lines)
+        cut = cut or len(kept) < len(lines)
         if kept:
-            around = [[text] if text else [] for text in (section.before, section.behind)]
-            parts.append("\n".join([*around[0], *kept, *around[1]]))
+            parts.append("\n".join([*filter(None, [before]), *kept, *filter(None, [behind])]))
     return "\n\n".join([*parts, *([_CUT] if cut else []), last]) + "\n"
 
 
@@ -115,10 +112,9 @@ def _evidence(card: Card) -> str:
 
 
 def _summary_of(run: RunResults, changed: Sequence[Others]) -> str:
-    by_kind = Counter[str]()
-    for other in changed:
-        by_kind[other.kind] += len(other.names)
-    return ", ".join(f"{count} {kind.lower()}" for kind, count in (*by_kind.items(), *counts(run).items()))
+    by_kind = Counter(other.kind for other in changed for _ in other.names)
+    silent = {kind: run.kinds[kind] for kind in STATES if run.kinds[kind] and not STATES[kind].told}
+    return ", ".join(f"{count} {kind.lower()}" for kind, count in (*by_kind.items(), *silent.items()))
 
 
 def _changed(other: Others) -> str:
@@ -126,9 +122,9 @@ def _changed(other: Others) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _folded(title: str, before: str, lines: Sequence[str]) -> _Section:
+def _folded(title: str, before: str, lines: Iterable[str]) -> _Section:
     opened = f"<details><summary>{unmarked(title)}</summary>\n"
-    return _Section("\n".join(filter(None, (opened, before))), lines, "\n</details>")
+    return _Section("\n".join(filter(None, (opened, before))), [*lines], "\n</details>")
 
 
 def _links(run: RunResults) -> str:

@@ -32,11 +32,7 @@ def record_lines(report: RunReport, config: pytest.Config) -> list[str | Advice]
     settings, results = report.settings, report.results
     lines: list[str | Advice] = []
     if settings.benchmark and settings.baseline == "compare":
-        lines += [
-            _to_create(report, config),
-            _to_accept(report, config),
-            _to_keep(report),
-        ]
+        lines += [_to_create(report, config), _to_accept(report, config), _to_keep(report)]
     lines += [f"{reason} ({_which(cases)})" for reason, cases in report.shortened.items()]
     if report.baselines is not None:
         lines += _written(report.baselines, results)
@@ -98,15 +94,11 @@ def accept(run: RunResults, slower: Sequence[Result]) -> str:
     if run.compared_with != BASELINE:
         return ""
     report = run if isinstance(run, RunReport) else None
-    file = (
-        run.name
-        if report is None or report.settings.run_file is None
-        else os.path.relpath(report.settings.run_file)
-    )
+    written, folder = (report.settings.run_file, report.settings.baseline_dir) if report else (None, None)
+    file = os.path.relpath(written) if written is not None else run.name
     if not file:
         return shlex.join(_update(report, slower)) if report is not None else ""
     cases = ["CASE…"] if len(slower) > SHOWN else [result.case.id for result in slower]
-    folder = report.settings.baseline_dir if report is not None else None
     into = ["--into", os.path.relpath(folder)] if folder is not None else []
     return shlex.join(["gpukern", "baseline", "merge", file, *into, "--accept", *cases, "--reason", "TEXT"])
 

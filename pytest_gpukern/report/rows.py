@@ -12,14 +12,7 @@ from pytest_gpukern.findings.regressions import TELLING_ULP
 from pytest_gpukern.measure.ceilings import Ceilings
 from pytest_gpukern.report import units
 from pytest_gpukern.values.note import About, Note
-from pytest_gpukern.values.result import (
-    Correctness,
-    Measurement,
-    OutputError,
-    Result,
-    Verdict,
-    sizes_text,
-)
+from pytest_gpukern.values.result import Correctness, Measurement, OutputError, Result, Verdict, sizes_text
 from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone, VerdictKind
 
 _COMPUTE_BOUND = 10.0
@@ -40,8 +33,6 @@ _LEAST_COPYING = 0.01
 _CEILINGS = tuple(field.name for field in dataclasses.fields(Ceilings))
 """Those that we know; a run of another release may have others."""
 
-_NONE_OF_ITS_OWN = ("", "", "")
-
 _COLOURS = {
     Tone.BAD: {"white": True, "Red": True, "bold": True},
     Tone.GOOD: {"black": True, "Green": True},
@@ -55,8 +46,7 @@ COPY, FMA, HOST_COPY = "copy", "FMA", "host copy"
 
 def markup_of(state: str) -> dict[str, bool]:
     """Returns how a terminal colours a verdict or what stands in its place; nothing for other words."""
-    tone = STATES[state].tone if state in STATES else None
-    return _COLOURS.get(tone, {}) if tone is not None else {}
+    return _COLOURS.get(STATES[state].tone, {}) if state in STATES else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +128,8 @@ class ResultRow:
 
     @property
     def timing(self) -> Timing | None:
-        return timing_of(self.scope.shown) if self.scope is not None else None
-
-
-def timing_of(measurement: Measurement) -> Timing:
-    return (measurement.scope, measurement.timer, measurement.cache)
+        shown = self.scope.shown if self.scope is not None else None
+        return (shown.scope, shown.timer, shown.cache) if shown is not None else None
 
 
 def scope_times(result: Result) -> list[ScopeTime]:
@@ -176,12 +163,6 @@ class Judged(NamedTuple):
     reason: str = ""
     verdict: Verdict | None = None
 
-    @property
-    def unsettled(self) -> bool:
-        """Whether fresh sessions neither confirmed nor cleared a suspicion: that needs a reader."""
-        verdict = self.verdict
-        return verdict is not None and verdict.unconfirmed and verdict.kind.row.tone is Tone.DOUBTFUL
-
 
 def judged(result: Result, time: ScopeTime | None, failure: str | None = None) -> Judged:
     """Returns what a scope's time came to; it is INVALID, too, if the measurement beside it is.
@@ -205,7 +186,7 @@ def _by_time(result: Result, time: ScopeTime) -> Judged:
 
 def _by_code(result: Result) -> Judged:
     """Returns the worst that became of its machine code, with what is to be said of each architecture."""
-    verdicts = list(result.verdicts.values())
+    verdicts = result.verdicts.values()
     if result.measurements or not verdicts:
         return Judged()
     worst = min((verdict.kind for verdict in verdicts), key=lambda kind: kind.row.severity)
@@ -244,7 +225,7 @@ def rows_of(
     Args:
         peers: all results of its problem at its point, among which the variant for the speed-up is looked up.
         shared: axes and parameters that are said elsewhere.
-        failure: the first line of why the test failed by itself, or None.
+        failure: as of `judged`.
     """
     size = sizes_text({name: text for name, text in result.case.sizes.items() if name not in shared})
     variant = variant_label(result)
@@ -255,7 +236,7 @@ def rows_of(
     rows = []
     for time in scope_times(result):
         rows.append(_measured(result, label, time, peers, own, failure))
-        own, failure = _NONE_OF_ITS_OWN, None
+        own, failure = ("", "", ""), None
     return rows
 
 
@@ -289,7 +270,9 @@ def _measured(
     kind, reason, verdict = came_to = judged(result, time)
     footnotes = _told(_remarks(measurement)) + (_about(result) if any(own) else [])
     if kind and STATES[kind].told:
-        quiet = kind if STATES[kind].tone is Tone.DOUBTFUL and not came_to.unsettled else ""
+        # What fresh sessions neither confirmed nor cleared needs a reader.
+        unsettled = verdict is not None and verdict.unconfirmed
+        quiet = kind if STATES[kind].tone is Tone.DOUBTFUL and not unsettled else ""
         ratio = verdict.ratio if verdict is not None else None
         footnotes.insert(0, Footnote(kind, reason, measurement.key, ratio, quiet))
     if failure is not None:
@@ -335,7 +318,7 @@ def _remarks(measurement: Measurement) -> Iterator[Note]:
     yield from measurement.summary.notes
     unused = measurement.invalid_samples
     if unused and measurement.invalid is None:
-        samples = "1 sample was" if unused == 1 else f"{unused} samples were"
+        samples = f"{units.counted(unused, 'sample')} {'was' if unused == 1 else 'were'}"
         yield Note(f"{samples} taken while the device was disturbed, and not used", About.NOISE)
     busy, span = measurement.busy_ns, measurement.summary.median_ns
     of_kernel = measurement.scope == "kernel" and units.is_number(span)
@@ -400,10 +383,10 @@ def nearest_ceiling(shares: Mapping[str, float]) -> tuple[str, ...]:
 
     A kernel may be a little faster than the copy that was measured: then it is at the limit.
     """
-    nearest = max(shares, key=lambda name: shares[name], default=None)
-    if nearest is None:
+    if not shares:
         return ()
-    return ("≥ 100 %" if shares[nearest] > 1 else units.share(shares[nearest])), nearest
+    name, share = max(shares.items(), key=lambda item: item[1])
+    return ("≥ 100 %" if share > 1 else units.share(share)), name
 
 
 def ceiling_shares(result: Result, time: ScopeTime) -> dict[str, float]:

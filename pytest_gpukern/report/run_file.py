@@ -14,13 +14,7 @@ from pytest_gpukern.baseline.record import RecordedCase, SessionEntry
 from pytest_gpukern.findings.common_shift import Shift
 from pytest_gpukern.report.run import Advice, Failure, RunResults, Skip
 from pytest_gpukern.values.result import Result, plain
-from pytest_gpukern.values.untrusted_json import (
-    ContentError,
-    Figure,
-    content_of,
-    of_schema,
-    read,
-)
+from pytest_gpukern.values.untrusted_json import ContentError, Figure, content_of, of_schema, read
 
 SCHEMA = 6
 """The version of the files. Raise it when a reader of the old one would misunderstand the new."""

@@ -8,13 +8,7 @@ from dataclasses import dataclass
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.records import some_of
-from pytest_gpukern.report.rows import (
-    Footnote,
-    ResultRow,
-    rows_of,
-    shared_sizes,
-    variant_label,
-)
+from pytest_gpukern.report.rows import Footnote, ResultRow, rows_of, shared_sizes, variant_label
 from pytest_gpukern.report.run import RunResults, Skip
 from pytest_gpukern.values.result import Correctness, Result
 from pytest_gpukern.values.verdict_table import STATES, Tone, VerdictKind

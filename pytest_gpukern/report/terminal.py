@@ -159,9 +159,8 @@ def _remarks(kind: str, remarks: Sequence[Remark], width: int, details: str | No
         named = some_of(labels) if whole else f"{labels[0]}, …"
         who = labels[0] if len(labels) == 1 else f"{len(labels)} cases ({named})"
         first, *rest = remark.footnote.text.split("\n")
-        markup = markup_of(kind)
-        subject = f"{kind or 'note'} {who}: {first}"
-        lines += [Line(line.text, markup, (kind,)) for line in wrapped(subject, width)]
+        subject = wrapped(f"{kind or 'note'} {who}: {first}", width)
+        lines += [Line(line.text, markup_of(kind), (kind,)) for line in subject]
         lines += [line for text in rest for line in wrapped(text, width, indent=_INDENT)] if whole else []
     more = sum(len(remark.labels) for remark in remarks[most:])
     return lines + ([Line(f"{kind or 'note'}: {more} more; {details} tells each")] if more else [])
@@ -236,8 +235,8 @@ def _table(problem: ProblemTable, width: int, left_out: list[str], *, verbose: b
 def _timings(rows: Iterable[ResultRow]) -> list[Timing]:
     """Returns how the times of a table were taken: the commonest way, then the others as they come."""
     counts = Counter(row.timing for row in rows if row.timing)
-    common = counts.most_common(1)
-    return [*(timing for timing, _ in common), *(timing for timing in counts if timing != common[0][0])]
+    common = [timing for timing, _ in counts.most_common(1)]
+    return [*dict.fromkeys((*common, *counts))]
 
 
 def _timing_words(timing: Timing) -> str:
@@ -277,12 +276,12 @@ def _fixed_costs(rows: list[ResultRow], width: int) -> list[Line]:
     for measurement in (measurement for scope in scopes for measurement in scope.all):
         if units.is_number(measurement.fixed_cost_ns):
             costs.setdefault(measurement.timer, []).append(measurement.fixed_cost_ns)
-    lines = []
-    for timer, costs_ns in costs.items():
-        cost = units.time_range(min(costs_ns), max(costs_ns))
-        text = f"by {timer} an empty kernel reads {cost} more than it takes; not subtracted"
-        lines += wrapped(text, width, indent=_INDENT)
-    return lines
+    texts = (
+        f"by {timer} an empty kernel reads {units.time_range(min(ns), max(ns))} more than it takes; "
+        "not subtracted"
+        for timer, ns in costs.items()
+    )
+    return [line for text in texts for line in wrapped(text, width, indent=_INDENT)]
 
 
 def _footnotes(rows: list[ResultRow], width: int) -> list[Line]:
@@ -295,8 +294,6 @@ def _footnotes(rows: list[ResultRow], width: int) -> list[Line]:
     lines = []
     for footnote, labels in subjects.items():
         who = labels[0] if len(labels) == 1 else f"{len(labels)} rows"
-        kind = f"{footnote.kind}: " if footnote.kind else ""
-        lines += wrapped(
-            f"{who}: {kind}{footnote.text}", width, indent=_INDENT, markup=markup_of(footnote.kind)
-        )
+        text = ": ".join(filter(None, (who, footnote.kind, footnote.text)))
+        lines += wrapped(text, width, indent=_INDENT, markup=markup_of(footnote.kind))
     return lines

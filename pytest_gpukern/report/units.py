@@ -171,10 +171,7 @@ def _scaled(value: float | None, units: tuple[tuple[float, str], ...], digits: i
     if not is_number(value):
         return NOTHING
     rounded = abs(float(f"{value:.{digits - 1}e}"))
-    scale, unit = units[0]
-    for larger, name in units[1:]:
-        if rounded >= larger:
-            scale, unit = larger, name
+    scale, unit = next((unit for unit in reversed(units) if rounded >= unit[0]), units[0])
     return f"{_significant(value / scale, digits)} {unit}"
 
 

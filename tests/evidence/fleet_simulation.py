@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytest_gpukern.findings.cards import Card, Kernel, Session, kernel_class
-from pytest_gpukern.findings.fleet import FleetFindings, judged, sides
+from pytest_gpukern.findings.cards import Card, Kernel, Session, class_of
+from pytest_gpukern.findings.fleet import FleetFindings, Kind, judged, sides
 from pytest_gpukern.values.result import Result
 
 if TYPE_CHECKING:
@@ -78,15 +78,14 @@ def spreads() -> Spreads:
     for result in (Result.from_json({**each, "fingerprint": {}}) for each in run["results"]):
         measured = next((each for each in result.measurements if each.key == _KEY), None)
         if measured is not None and result.case.id in recorded:
-            kernels[f"{result.case.id} {_KEY}"] = Kernel.of(result, measured)
+            kernels[f"{result.case.id} {_KEY}"] = Kernel(class_of(result, measured))
     cards = sorted({card for of in recorded.values() for card in of})
     several = max(cards, key=lambda card: sum(len(of.get(card, ())) for of in recorded.values()))
     times = [recorded[kernel.rpartition(" ")[0]] for kernel in kernels]
     on_cards = np.array([[np.median(of[card]) if card in of else np.nan for card in cards] for of in times])
     again = np.array([of[several] if len(of[several]) == MOST else [np.nan] * MOST for of in times])
     usual = np.nanmedian(on_cards, axis=1)
-    names = [str(kernel_class([of], [ns])) for of, ns in zip(kernels.values(), usual.tolist(), strict=True)]
-    classes = np.unique(names, return_inverse=True)[1]
+    classes = np.unique([str(of.limited_by) for of in kernels.values()], return_inverse=True)[1]
     session, sample = _two_levels(np.log(again), classes)
     sample = np.where(np.isnan(sample), np.nanmedian(sample), sample)  # of kernels with fewer sessions
     return Spreads(kernels, usual, classes, *_two_levels(np.log(on_cards), classes), session, sample)
@@ -138,10 +137,11 @@ def tallied(found: FleetFindings) -> set[str]:
     """Returns what was named: cards and hosts, and `suspected` if anything was."""
     (model,) = found.models
     names = {card.uuid for card, finding in model.cards.items() if finding.bad}
-    names |= {group.name for group in model.groups if group.confirmed}
-    names |= {f"bits of {corrupt.card.uuid}" for corrupt in found.corrupt if corrupt.sessions > 1}
+    names |= {str(group.where) for group in model.groups if group.kind is Kind.SLOW}
+    names |= {f"bits of {of.cards[0].uuid}" for of in found.findings if of.kind is Kind.CORRUPT}
+    names |= {str(of.where) for of in found.findings if of.what == "missing"}
     doubtful = any(finding.suspected for finding in model.cards.values())
-    return names | {*(found.missing or ())} | ({"suspected"} if doubtful else set())
+    return names | ({"suspected"} if doubtful else set())
 
 
 def simulate(

@@ -12,7 +12,7 @@ import pytest
 from fake_nvml import UUIDS, FakeNvml, gpu, split_gpu
 from made_up_runs import write_run_file
 
-from pytest_gpukern.cli import all_gpus, validate
+from pytest_gpukern.cli import all_gpus, suites, validate
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.gpu.errors import NvmlUnavailable
 from pytest_gpukern.gpu.nvml import PcieLink
@@ -85,20 +85,24 @@ def test_each_gpu_is_recorded_and_then_compared_with_its_record_and_the_others(h
     assert out.count("test session starts") == 1, "only the first round is shown"
 
 
-def test_sigterm_ends_what_was_started(host, monkeypatch):
-    waited, ended = all_gpus.subprocess.Popen.wait, []
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_what_was_started(host, monkeypatch, number):
+    waited, ended = suites.subprocess.Popen.wait, []
 
     def killed(process, timeout=None):
         if SLEEP in process.args and not ended:
             ended.append(process)
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(number)
         return waited(process, timeout)
 
-    monkeypatch.setattr(all_gpus.subprocess.Popen, "wait", killed)
+    monkeypatch.setattr(suites.subprocess.Popen, "wait", killed)
     monkeypatch.setattr(validate, "command", lambda *_: [sys.executable, "-c", SLEEP])
-    with pytest.raises(SystemExit) as end:
-        host()
-    assert (end.value.code, ended[0].returncode) == (143, -signal.SIGTERM)
+    if number == signal.SIGINT:
+        assert host()[0] == 128 + number
+    else:
+        with pytest.raises(SystemExit, match=f"{128 + number}"):
+            host()
+    assert ended[0].returncode == -number
 
 
 SLEEP = "import time; time.sleep(60)"
@@ -129,17 +133,18 @@ class Rounds:
         self.kernels = kernels
         self.commands, self.seen = [], []
 
-    def __call__(self, arguments, env, log):
+    def __call__(self, arguments, env, output):
         self.commands.append(arguments)
+        self.status = self.statuses.pop(0) if self.statuses else 0
         self.seen.append(env["CUDA_VISIBLE_DEVICES"].split(","))
-        output = next(each.partition("=")[2] for each in reversed(arguments) if "--gpukern-report=" in each)
+        file = next(each.partition("=")[2] for each in reversed(arguments) if "--gpukern-report=" in each)
         tests = [int(each.rpartition("[")[2].rstrip("]")) for each in arguments if "test_work[" in each]
         results = [
             self._result(uuid, number) for uuid in self.seen[-1] for number in tests or range(self.kernels)
         ]
         failures = dict.fromkeys(self.failed, Failure("x")) if not tests else {}
         if self.writes:
-            write_run_file(Path(output), RunResults(results, failures=failures))
+            write_run_file(Path(file), RunResults(results, failures=failures))
         return self
 
     def _result(self, uuid, kernel):
@@ -161,14 +166,8 @@ class Rounds:
             correctness=Correctness.INCORRECT if (card, kernel) in self.wrong else Correctness.PASSED,
         )
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        pass
-
     def wait(self):
-        return self.statuses.pop(0) if self.statuses else 0
+        return self.status
 
 
 @pytest.fixture
@@ -177,7 +176,8 @@ def rounds(monkeypatch):
 
     def made_up_rounds(*args, **kwargs):
         made = Rounds(*args, **kwargs)
-        monkeypatch.setattr(all_gpus, "_started", made)
+        monkeypatch.setattr(suites, "started_with_us", made)
+        monkeypatch.setattr(suites, "end_group", lambda process: None)
         return made
 
     return made_up_rounds
@@ -237,7 +237,7 @@ def test_a_run_that_wrote_nothing_is_an_error_whatever_file_is_there(host, round
     monkeypatch.setattr(Rounds, "writes", False)
     status, _, err = host("--gpukern-report=run.json")
     assert (status, len(made.commands)) == (1, 1)
-    assert "0.json: cannot be read" in err
+    assert "its pytest ended with status 0, and wrote no file" in err
 
 
 def test_each_gpu_that_is_recorded_has_reports_of_its_own():

@@ -14,20 +14,15 @@
 
   // --- elements and numbers ------------------------------------------------------------------------
 
-  function el(name, options, ...children) {
-    const made = document.createElement(name);
-    for (const [key, value] of Object.entries(options || {})) {
+  const el = (name, options, ...children) => filled(document.createElement(name), options, children);
+  const svg = (name, options, ...children) => filled(document.createElementNS("http://www.w3.org/2000/svg", name), options, children);
+
+  function filled(made, options = {}, children = []) {
+    for (const [key, value] of Object.entries(options)) {
       if (key === "on") for (const [event, run] of Object.entries(value)) made.addEventListener(event, run);
-      else if (value === true) made.setAttribute(key, "");
-      else if (value !== undefined && value !== null && value !== false) made.setAttribute(key, value);
+      else if (known(value) && value !== false) made.setAttribute(key, value === true ? "" : value);
     }
     made.append(...children.filter(Boolean));
-    return made;
-  }
-
-  function svg(name, options) {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const [key, value] of Object.entries(options)) made.setAttribute(key, value);
     return made;
   }
 
@@ -36,18 +31,14 @@
     blocks.flatMap(({ count, columns }) => {
       const rows = Array.from({ length: count }, () => ({}));
       for (const [name, { values, distinct, places }] of Object.entries(columns)) {
-        rows.forEach((row, i) => {
-          row[name] = values ? values[i] : distinct[places[i]];
-        });
+        for (let i = 0; i < count; i += 1) rows[i][name] = values ? values[i] : distinct[places[i]];
       }
       return rows;
     });
 
   DATA.trends.series = records(DATA.trends.series);
 
-  function digits(value) {
-    return Math.abs(value) >= 1000 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
-  }
+  const digits = (value) => (Math.abs(value) >= 1000 ? value.toFixed(0) : String(Number(value.toPrecision(3))));
 
   function scaled(value, units) {
     const [scale, unit] = units.findLast((each) => Math.abs(value) >= each[0] * 0.9995) || units[0];
@@ -72,23 +63,21 @@
   // Lets a long name break behind its dots and underscores, or behind its parts alone.
   const breakable = (name, behind = /(?<=[._])/) => name.split(behind).flatMap((part) => [part, el("wbr")]);
   const named = (name) => breakable(name, /(?<=[/,])/);
+  const spoken = (scope) => scope.replaceAll("_", " ");
 
   // Shows what is in it once it is opened: plots need a width, and thousands of them time.
   function folded(title, open, fill) {
     const body = el("div");
-    const box = el("details", { open }, el("summary", {}, title), body);
-    let filled = false;
-    const opened = () => {
-      if (!box.open || filled) return;
-      filled = true;
-      fill(body);
+    const toggle = () => {
+      if (box.open && !body.hasChildNodes()) fill(body);
     };
-    box.addEventListener("toggle", opened);
-    box.openNow = () => {
-      box.open = true;
-      opened();
-    };
+    const box = el("details", { open, on: { toggle } }, el("summary", {}, title), body);
     return box;
+  }
+
+  function openNow(box) {
+    box.open = true;
+    box.dispatchEvent(new Event("toggle")); // the browser's own comes later
   }
 
   // Returns a table without its empty columns. A column is a name, or a name and whether it is numeric.
@@ -98,16 +87,14 @@
     const cells = (tag, row) =>
       kept.map((i) => el(row[i] === "" ? "td" : tag, { class: names[i][1] && "number" }, row[i] ?? ""));
     const titles = names.map(([name]) => name);
-    return el(
-      "div",
-      { class: "wide", tabindex: "0", role: "group", "aria-label": titles.filter(Boolean).join(", ") },
-      el(
-        "table",
-        {},
-        el("thead", {}, el("tr", {}, ...cells("th", titles))),
-        el("tbody", {}, ...rows.map((row) => el("tr", {}, ...cells("td", row)))),
-      ),
-    );
+    const body = rows.map((row) => el("tr", {}, ...cells("td", row)));
+    return scrolled(titles.filter(Boolean).join(", "), {}, cells("th", titles), body);
+  }
+
+  // Returns a table of rows in a box that scrolls, which the keyboard reaches.
+  function scrolled(label, options, head, rows) {
+    const table = el("table", options, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows));
+    return el("div", { class: "wide", tabindex: "0", role: "group", "aria-label": label }, table);
   }
 
   const section = (title, ...children) => el("section", {}, el("h2", {}, title), ...children);
@@ -124,112 +111,94 @@
   const COLOURS = 8;
   // Tells the i-th of a legend's entries from the others by colour and shape.
   const look = (i) => ({ colour: `c${i % COLOURS}`, shape: SHAPES[(i + Math.floor(i / COLOURS)) % SHAPES.length] });
-  const charts = new Set();
+  const fontOf = (px) => `${12 * px}px ${getComputedStyle(document.body).fontFamily}`;
 
-  function colours() {
-    const style = getComputedStyle(document.documentElement);
-    return new Proxy({}, { get: (_, name) => style.getPropertyValue(`--${name}`).trim() });
+  // Returns what the colours of the style sheet are now: light, dark or printed.
+  function colours(box) {
+    const shade = (name) => {
+      box.style.color = `var(--${name})`;
+      return getComputedStyle(box).color;
+    };
+    const found = {};
+    return new Proxy(found, { get: (_, name) => (found[name] ??= shade(name)) });
   }
 
   // Draws `spec.marks` and `spec.paint` between uPlot's axes. A mark is {x, y, low, high, text, colour,
   // shape, open}: `open` runs on a click. Dragging zooms, a double click shows everything again.
   function chart(host, spec) {
     const summary = [spec.title, spec.summary, spec.hint].filter(Boolean).join(". ");
-    const box = el("div", { class: "plot", role: "img", "aria-label": summary });
-    const readout = el("output", {}, spec.hint || "");
-    const figure = el("figure", {}, el("figcaption", {}, spec.title), box, readout);
-    if (spec.legend) figure.insertBefore(legendOf(spec.legend), box);
-    host.append(figure);
-    const own = { box, width: 0, draw: null };
-    let plot = null;
-    own.draw = () => {
-      own.width = box.clientWidth;
-      if (plot) plot.destroy();
-      plot = new uPlot(uplotOptions(spec, own, readout), [spec.x.range, [null, null]], box);
-      box.dataset.marks = spec.marks.length;
-    };
-    own.draw();
-    charts.add(own);
-    widths.observe(box);
-    return figure;
+    const box = el("div", { class: "plot", role: "img", "aria-label": summary, "data-marks": spec.marks.length });
+    const readout = el("output", {}, spec.hint);
+    host.append(el("figure", {}, el("figcaption", {}, spec.title), spec.legend && legendOf(spec.legend), box, readout));
+    charts.set(box, { spec, readout });
+    widths.observe(box); // which draws it, too, once it is in the page
   }
 
-  const widths = new ResizeObserver(() => {
-    for (const own of charts) if (own.box.clientWidth && own.box.clientWidth !== own.width) own.draw();
+  const charts = new Map();
+  const widths = new ResizeObserver((changed) => {
+    for (const { target: box } of changed) {
+      if (!box.isConnected) charts.delete(box);
+      else if (box.clientWidth && box.clientWidth !== charts.get(box).plot?.width) draw(box);
+    }
   });
 
-  function forgetCharts(within) {
-    for (const own of charts) {
-      if (!within.contains(own.box)) continue;
-      widths.unobserve(own.box);
-      charts.delete(own);
-    }
+  function draw(box) {
+    const own = charts.get(box);
+    own.plot?.destroy();
+    own.plot = new uPlot(uplotOptions(box, own), [own.spec.x.range, [null, null]], box);
   }
 
   function redrawCharts() {
-    for (const own of charts) if (own.box.clientWidth) own.draw();
+    for (const box of charts.keys()) if (box.clientWidth) draw(box);
   }
 
   // The swatches are drawings, not canvases, so that they follow a change of colours.
   function legendOf(entries) {
     const swatch = ({ colour, shape, hollow }) => {
-      const drawing = svg("svg", { viewBox: "-14 -14 28 28", "aria-hidden": "true" });
-      const corners = CORNERS[shape];
-      const form = corners
-        ? svg("polygon", { points: corners.map(([x, y]) => `${9 * x},${9 * y}`).join(" ") })
-        : svg("circle", { r: 9 });
+      const points = CORNERS[shape]?.map(([x, y]) => `${9 * x},${9 * y}`).join(" ");
+      const form = points ? svg("polygon", { points }) : svg("circle", { r: 9 });
       form.style.fill = hollow ? "none" : `var(--${colour})`;
       form.style.stroke = `var(--${colour})`;
       form.style.strokeWidth = hollow ? 2.5 : 0;
-      drawing.append(form);
-      return drawing;
+      return svg("svg", { viewBox: "-14 -14 28 28", "aria-hidden": "true" }, form);
     };
     return el("p", { class: "legend" }, ...entries.map((each) => el("span", {}, swatch(each), each.text)));
   }
 
-  function trace(ctx, shape, x, y, r) {
-    ctx.beginPath();
-    if (!CORNERS[shape]) ctx.arc(x, y, r, 0, 2 * Math.PI);
-    else CORNERS[shape].forEach(([dx, dy]) => ctx.lineTo(x + r * dx, y + r * dy));
-    ctx.closePath();
-  }
-
-  function uplotOptions(spec, own, readout) {
-    const paint = colours();
-    const font = `12px ${getComputedStyle(document.body).fontFamily}`;
+  function uplotOptions(box, { spec, readout }) {
+    const paint = colours(box);
+    const font = fontOf(1);
+    const line = { stroke: () => paint.grid, width: 1 };
     const axis = (side, { title, format, log, whole, space }) => ({
       label: title,
       labelFont: font,
       labelSize: 20,
       font,
       stroke: () => paint.soft,
-      grid: { stroke: () => paint.grid, width: 1 },
-      ticks: { stroke: () => paint.grid, width: 1 },
+      grid: line,
+      ticks: line,
       values: (u, found) => found.map((value) => (known(value) ? format(value) : "")),
       ...(whole ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000], space: space || 40 } : {}),
       ...(log ? { splits: (u, i, low, high) => decades(low, high), filter: (u, found) => found } : {}),
       ...(side === "x" ? { size: 32 } : { size: (u, texts) => 24 + 7 * Math.max(3, ...(texts || []).map((t) => t.length)) }),
     });
     const scale = ({ log }) => ({ time: false, auto: false, range: (u, low, high) => [low, high], ...(log ? { distr: 3 } : {}) });
-    const everything = (u) =>
-      u.batch(() => {
-        u.setScale("x", { min: spec.x.range[0], max: spec.x.range[1] });
-        u.setScale("y", { min: spec.y.range[0], max: spec.y.range[1] });
-      });
-    const nearest = (u) => {
+    const show = (u, key, [min, max]) => u.setScale(key, { min, max });
+    const everything = (u) => u.batch(() => ["x", "y"].forEach((key) => show(u, key, spec[key].range)));
+    let under = null; // the mark that is nearest to the pointer
+    const point = (u) => {
       const { left, top } = u.cursor;
-      if (left < 0) return null;
-      let found = null;
       let least = REACH;
-      for (const mark of spec.marks) {
+      under = null;
+      for (const mark of left < 0 ? [] : spec.marks) {
         const away = Math.hypot(u.valToPos(mark.x, "x") - left, u.valToPos(mark.y, "y") - top);
-        if (away < least) [found, least] = [mark, away];
+        if (away < least) [under, least] = [mark, away];
       }
-      return found;
+      readout.textContent = under?.text ?? spec.hint ?? "";
+      u.over.style.cursor = under?.open ? "pointer" : "";
     };
-    let under = null;
     return {
-      width: Math.max(own.width, 200),
+      width: box.clientWidth,
       height: spec.height || 260,
       legend: { show: false },
       cursor: {
@@ -241,19 +210,8 @@
       axes: [axis("x", spec.x), axis("y", spec.y)],
       series: [{}, { paths: () => null, points: { show: false } }],
       hooks: {
-        ready: [
-          (u) => {
-            everything(u);
-            u.over.addEventListener("click", () => under && under.open && !u.select.width && under.open());
-          },
-        ],
-        setCursor: [
-          (u) => {
-            under = nearest(u);
-            readout.textContent = under ? under.text : spec.hint || "";
-            u.over.style.cursor = under && under.open ? "pointer" : "";
-          },
-        ],
+        ready: [everything, (u) => u.over.addEventListener("click", () => !u.select.width && under?.open?.())],
+        setCursor: [point],
         draw: [(u) => drawAll(u, spec, paint)],
       },
     };
@@ -262,49 +220,48 @@
   function drawAll(u, spec, paint) {
     const { ctx } = u;
     const px = uPlot.pxRatio;
+    const { left, top, width, height } = u.bbox;
     const pen = {
-      ctx, px, paint,
+      ctx, px, left, top, width, height, right: left + width, bottom: top + height,
       x: (value) => u.valToPos(value, "x", true),
       y: (value) => u.valToPos(value, "y", true),
-      box: u.bbox,
-      line(points, colour, { width = 1, dash = [] } = {}) {
+      rect(x0, y0, x1, y1, colour) {
+        ctx.fillStyle = paint[colour];
+        ctx.fillRect(x0, y0, Math.max(x1 - x0, px), Math.max(y1 - y0, px));
+      },
+      line(points, colour, { width = 1 } = {}) {
         ctx.beginPath();
         points.forEach(([x, y]) => ctx.lineTo(pen.x(x), pen.y(y)));
         ctx.strokeStyle = paint[colour];
         ctx.lineWidth = width * px;
-        ctx.setLineDash(dash.map((each) => each * px));
         ctx.stroke();
-        ctx.setLineDash([]);
       },
       label(text, x, y, colour, align = "left") {
-        ctx.font = `${12 * px}px ${getComputedStyle(document.body).fontFamily}`;
-        ctx.fillStyle = paint[colour];
-        ctx.textAlign = align;
-        ctx.textBaseline = "bottom";
+        Object.assign(ctx, { font: fontOf(px), fillStyle: paint[colour], textAlign: align, textBaseline: "bottom" });
         ctx.fillText(text, x, y - 3 * px);
         const { width } = ctx.measureText(text);
         return [align === "right" ? x - width : x, y - 17 * px, width, 15 * px];
       },
+      dot({ x, y, shape, colour, hollow }, r) {
+        const corners = CORNERS[shape];
+        ctx.beginPath();
+        if (corners) corners.forEach(([dx, dy]) => ctx.lineTo(pen.x(x) + r * dx, pen.y(y) + r * dy));
+        else ctx.arc(pen.x(x), pen.y(y), r, 0, 2 * Math.PI);
+        ctx.closePath();
+        Object.assign(ctx, { fillStyle: paint[hollow ? "ground" : colour], strokeStyle: paint[colour], lineWidth: 1.6 * px });
+        ctx.fill();
+        if (hollow) ctx.stroke();
+      },
     };
     ctx.save();
     ctx.beginPath();
-    ctx.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
+    ctx.rect(left, top, width, height);
     ctx.clip();
-    if (spec.paint) spec.paint(pen);
-    for (const mark of spec.marks) {
-      if (known(mark.low) && known(mark.high)) pen.line([[mark.x, mark.low], [mark.x, mark.high]], mark.colour, { width: 1.5 });
+    spec.paint?.(pen);
+    for (const { x, low, high, colour } of spec.marks) {
+      if (known(low) && known(high)) pen.line([[x, low], [x, high]], colour, { width: 1.5 });
     }
-    if (spec.dots !== 0) {
-      for (const mark of spec.marks) {
-        trace(ctx, mark.shape || "circle", pen.x(mark.x), pen.y(mark.y), (spec.dots || 3.5) * px);
-        ctx.fillStyle = paint[mark.hollow ? "ground" : mark.colour];
-        ctx.fill();
-        if (!mark.hollow) continue;
-        ctx.strokeStyle = paint[mark.colour];
-        ctx.lineWidth = 1.6 * px;
-        ctx.stroke();
-      }
-    }
+    if (spec.dots) for (const mark of spec.marks) pen.dot(mark, spec.dots * px);
     ctx.restore();
   }
 
@@ -313,18 +270,14 @@
     const span = Math.log10(high / low);
     const steps = span > 4 ? [1] : span > 1.2 ? [1, 3] : [1, 1.5, 2, 3, 5, 7];
     const every = Math.ceil(span / 8);
-    const found = [];
-    for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) {
-      if (power % every === 0) found.push(...steps.map((step) => step * 10 ** power));
-    }
-    return found.filter((value) => value >= low && value <= high);
+    const first = Math.floor(Math.log10(low));
+    const powers = Array.from({ length: Math.ceil(span) + 2 }, (_, i) => first + i).filter((power) => power % every === 0);
+    return powers.flatMap((power) => steps.map((step) => step * 10 ** power)).filter((value) => value >= low && value <= high);
   }
 
   // Returns a range around values, `part` of it free at each end.
   function around(values, { log = false, part = 0.06 } = {}) {
-    const used = values.filter((value) => known(value) && (!log || value > 0));
-    let [low, high] = [Infinity, -Infinity];
-    for (const value of used) [low, high] = [Math.min(low, value), Math.max(high, value)];
+    const [low, high] = extent(values.filter((value) => known(value) && (!log || value > 0)));
     if (low > high) return log ? [1, 10] : [0, 1];
     if (log) {
       const factor = Math.max((high / low) ** part, 1.15);
@@ -334,25 +287,16 @@
     return [low - margin, high + margin];
   }
 
-  // Says whether values differ so much that only a logarithmic axis shows them all.
-  function isWide(values) {
-    const used = values.filter(positive);
-    return Math.max(...used) > 6 * Math.min(...used);
+  const extent = (values) => values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
+
+  // Returns an axis, logarithmic where values differ so much that no other shows them all.
+  function fitting(values, title, format) {
+    const [low, high] = extent(values.filter(positive));
+    const log = high > 6 * low;
+    return { title, format, log, range: around(values, { log }) };
   }
 
   // --- the plots of a case -------------------------------------------------------------------------
-
-  const ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-  const CODE = Object.fromEntries([...ALPHABET].map((letter, i) => [letter, i]));
-
-  // Two letters stand for one of 4096 steps from `low` to `high`.
-  function unpacked(text, low, high) {
-    const values = [];
-    for (let i = 0; i < text.length; i += 2) {
-      values.push(low + ((high - low) * (CODE[text[i]] * 64 + CODE[text[i + 1]])) / 4095);
-    }
-    return values;
-  }
 
   function plotDistribution(host, scope) {
     const [low, high, counts, notes] = scope.distribution;
@@ -360,7 +304,6 @@
     const marks = counts.map((count, i) => ({
       x: low + (i + 0.5) * width,
       y: count,
-      colour: "accent",
       text: `${asTime(low + i * width)} to ${asTime(low + (i + 1) * width)}: ${count} samples`,
     }));
     chart(host, {
@@ -369,35 +312,28 @@
       x: { title: "time", format: asTime, range: [low - width / 2, low + (counts.length + 0.5) * width] },
       y: { title: "samples", format: digits, range: [0, Math.max(...counts) * 1.08] },
       marks,
-      dots: 0,
       paint: (pen) => {
-        pen.ctx.fillStyle = pen.paint.accent;
-        const bottom = pen.y(0);
-        marks.forEach((mark) => {
-          const left = pen.x(mark.x - width / 2);
-          const right = pen.x(mark.x + width / 2);
-          pen.ctx.fillRect(left, pen.y(mark.y), Math.max(right - left - pen.px, pen.px), bottom - pen.y(mark.y));
-        });
-        medianBand(pen, scope, true);
+        for (const { x, y } of marks) {
+          if (y) pen.rect(pen.x(x - width / 2), pen.y(y), pen.x(x + width / 2) - pen.px, pen.y(0), "accent");
+        }
+        medianBand(scope, (low, high, colour) => pen.rect(pen.x(low), pen.top, pen.x(high), pen.bottom, colour));
       },
     });
   }
 
-  function medianBand(pen, scope, upright) {
-    if (!known(scope.ns)) return;
-    const { left, top, width, height } = pen.box;
-    const [low, high] = [scope.low_ns ?? scope.ns, scope.high_ns ?? scope.ns];
-    pen.ctx.fillStyle = pen.paint.band;
-    if (upright) pen.ctx.fillRect(pen.x(low), top, Math.max(pen.x(high) - pen.x(low), 1), height);
-    else pen.ctx.fillRect(left, pen.y(high), width, Math.max(pen.y(low) - pen.y(high), 1));
-    pen.ctx.fillStyle = pen.paint.ink;
-    if (upright) pen.ctx.fillRect(pen.x(scope.ns) - pen.px / 2, top, pen.px, height);
-    else pen.ctx.fillRect(left, pen.y(scope.ns) - pen.px / 2, width, pen.px);
+  // Draws the median in its interval, as two bands that cross a plot.
+  function medianBand({ ns, low_ns, high_ns }, band) {
+    if (!known(ns)) return;
+    band(low_ns ?? ns, high_ns ?? ns, "band");
+    band(ns, ns, "ink");
   }
+
+  const FIRST_STEP = "一".charCodeAt(0); // a character of a series stands for one of 4096 steps
 
   function plotOverTime(host, scope) {
     const [count, stride, low, high, packed] = scope.series;
-    const marks = unpacked(packed, low, high).map((y, i) => ({
+    const values = [...packed].map((step) => low + ((high - low) * (step.charCodeAt(0) - FIRST_STEP)) / 4095);
+    const marks = values.map((y, i) => ({
       x: 1 + i * stride,
       y,
       colour: "accent",
@@ -408,18 +344,17 @@
       summary: `From ${asTime(low)} to ${asTime(high)}, median ${scope.time}`,
       hint: stride === 1 ? `${count} samples` : `lowest and highest of each stretch of ${count} samples`,
       x: { title: "sample", format: digits, range: around(marks.map((mark) => mark.x), { part: 0.02 }) },
-      y: { title: "time", format: asTime, range: around([...marks.map((mark) => mark.y), scope.ns]) },
+      y: { title: "time", format: asTime, range: around([...values, scope.ns]) },
       marks,
       dots: marks.length > 60 ? 1.5 : 2.5,
       paint: (pen) => {
-        pen.line(marks.map((mark) => [mark.x, mark.y]), "accent", { width: 0.75 });
-        medianBand(pen, scope, false);
+        pen.line(marks.map(({ x, y }) => [x, y]), "accent", { width: 0.75 });
+        medianBand(scope, (low, high, colour) => pen.rect(pen.left, pen.y(high), pen.right, pen.y(low), colour));
       },
     });
   }
 
   const recorded = (epoch) => typeof epoch === "number";
-  const roomAbove = ([low, high]) => [low, high + 0.14 * (high - low)]; // for what is written there
   // What sessions of a run were measured for, as Python names it.
   const ROLES = {
     measured: { text: "this run", colour: "ink", shape: "diamond" },
@@ -428,52 +363,38 @@
   };
 
   function plotSessions(host, run, scope) {
-    const found = scope.sessions.map(([moment, card, epoch, ns, low, high]) => ({ moment, card, epoch, ns, low, high }));
-    const cards = [...new Set(found.map((each) => each.card))];
+    const cards = [...new Set(scope.sessions.map(([, card]) => card))];
     const named = (card) => (known(card) ? `card ${run.cards[card]}` : "no card named");
-    const marks = found.map((each, i) => ({
-      x: i + 1,
-      y: each.ns,
-      low: each.low,
-      high: each.high,
-      ...(recorded(each.epoch) ? look(cards.indexOf(each.card)) : ROLES[each.epoch]),
-      text:
-        `${recorded(each.epoch) ? `epoch ${each.epoch + 1}` : ROLES[each.epoch].text}, ${run.moments[each.moment]}: ` +
-        `${asTime(each.ns)}, ${known(each.low) && known(each.high) ? `${asTime(each.low)} … ${asTime(each.high)}, ` : ""}${named(each.card)}`,
-    }));
-    const span = (epoch) => (recorded(epoch) ? `epoch ${epoch + 1}` : "this run");
-    const past = found.filter((each) => recorded(each.epoch));
-    const on = [...new Set(past.map((each) => each.card))];
-    const begins = found.flatMap((each, i) => (!i || span(each.epoch) !== span(found[i - 1].epoch) ? [i] : []));
-    const dated = (x) => {
-      const each = found[Math.round(x) - 1];
-      return each ? run.moments[each.moment].slice(0, 10) : "";
-    };
+    const found = scope.sessions.map(([moment, card, epoch, y, low, high], i) => {
+      const span = recorded(epoch) ? `epoch ${epoch + 1}` : "this run";
+      const entry = recorded(epoch) ? { text: named(card), ...look(cards.indexOf(card)) } : ROLES[epoch];
+      const range = known(low) && known(high) ? `${asTime(low)} … ${asTime(high)}, ` : "";
+      const text = `${recorded(epoch) ? span : entry.text}, ${run.moments[moment]}: ${asTime(y)}, ${range}${named(card)}`;
+      return { epoch, span, entry, day: run.moments[moment].slice(0, 10), mark: { x: i + 1, y, low, high, ...entry, text } };
+    });
+    const rank = ({ epoch }) => Object.keys(ROLES).indexOf(epoch); // cards before roles
+    const legend = new Map([...found].sort((a, b) => rank(a) - rank(b)).map(({ entry }) => [entry.text, entry]));
+    const [low, high] = around(found.flatMap(({ mark }) => [mark.low, mark.high, mark.y]));
+    const begins = found.flatMap(({ span }, i) => (span === found[i - 1]?.span ? [] : [i]));
     chart(host, {
       title: "Recorded sessions and this run",
       hint: `${found.length} sessions, oldest first`,
-      legend: [
-        ...on.map((card) => ({ text: named(card), ...look(cards.indexOf(card)) })),
-        ...Object.entries(ROLES).flatMap(([role, each]) => (found.some(({ epoch }) => epoch === role) ? [each] : [])),
-      ],
-      x: { title: "session", format: dated, whole: true, space: 90, range: [0.4, found.length + 0.6] },
-      y: { title: "time", format: asTime, range: roomAbove(around(found.flatMap((each) => [each.low, each.high, each.ns]))) },
-      marks,
+      legend: [...legend.values()],
+      x: { title: "session", format: (x) => found[Math.round(x) - 1]?.day ?? "", whole: true, space: 90, range: [0.4, found.length + 0.6] },
+      y: { title: "time", format: asTime, range: [low, high + 0.14 * (high - low)] }, // with room for the epochs' names
+      marks: found.map(({ mark }) => mark),
       dots: 4.5,
       paint: (pen) => {
         let free = Infinity; // what is left of a newer label
-        for (const first of begins.reverse()) {
-          const x = first ? pen.x(first + 0.5) : pen.box.left;
-          const { epoch } = found[first];
-          pen.ctx.fillStyle = pen.paint.soft;
-          if (first) pen.ctx.fillRect(x, pen.box.top, pen.px, pen.box.height);
-          const right = x > pen.box.left + 0.8 * pen.box.width;
-          const end = right ? pen.box.left + pen.box.width : x;
-          const text = span(epoch);
-          const ends = right ? end : end + 7.5 * text.length * pen.px;
-          if (ends > free) continue;
-          free = end - (right ? 7.5 * text.length * pen.px : 0);
-          pen.label(text, end + (right ? -4 : 4) * pen.px, pen.box.top + 16 * pen.px, "soft", right ? "right" : "left");
+        for (const first of begins.toReversed()) {
+          const x = first ? pen.x(first + 0.5) : pen.left;
+          if (first) pen.rect(x, pen.top, x, pen.bottom, "soft");
+          const width = 7.5 * found[first].span.length * pen.px;
+          const right = x > pen.left + 0.8 * pen.width;
+          const [from, to] = right ? [pen.right - width, pen.right] : [x, x + width];
+          if ((right ? pen.right : to) > free) continue;
+          free = from;
+          pen.label(found[first].span, right ? to - 4 * pen.px : from + 4 * pen.px, pen.top + 16 * pen.px, "soft", right ? "right" : "left");
         }
       },
     });
@@ -483,9 +404,11 @@
     const points = scope.pairs.map(([base, head]) => ({ y: head / base, role: "recorded" }));
     const title = "Pairs of sessions, base and head in turn";
     const told = `${points.length} pairs; the band is the 90 % interval of their ratio, ${scope.interval}`;
-    const band = known(scope.low) && [scope.low, scope.high];
-    host.append(el("figure", {}, el("figcaption", {}, title), small(points, { format: asChange, band, title: `${title}: ${told}`, height: 200 }), el("output", {}, told)));
+    const band = known(scope.ratio_low) && [scope.ratio_low, scope.ratio_high];
+    host.append(pictured(title, told, points, { format: asChange, band, title: `${title}: ${told}`, height: 200 }));
   }
+
+  const pictured = (title, told, ...picture) => el("figure", {}, el("figcaption", {}, title), small(...picture), el("output", {}, told));
 
   // --- the plots of all cases ----------------------------------------------------------------------
 
@@ -493,46 +416,51 @@
 
   // Shows for each class of kernel how its times moved together, and each time.
   function plotShifts(host, run, rows) {
-    host.append(listOf(run.since), canaries(run));
+    host.replaceChildren(listOf(run.since));
+    if (run.canaries.length) host.append(tableOf(["canary", ["time", true], ["change", true], "verdict, usual"], run.canaries));
     const found = rows.filter((row) => positive(row.ratio));
     if (!found.length) return;
-    const classes = [...new Set([...Object.keys(run.shifts), ...found.map((row) => row.class || row.scope)])];
+    const byClass = Map.groupBy(found, (row) => row.class || row.scope);
+    const classes = [...new Set([...Object.keys(run.shifts), ...byClass.keys()])];
     const clip = (ratio) => Math.max(1 - SHIFT, Math.min(1 + SHIFT, ratio));
-    const inClass = new Map();
-    const marks = found.map((row) => {
-      const line = classes.length - classes.indexOf(row.class || row.scope);
-      const place = (inClass.get(line) || 0) + 1;
-      inClass.set(line, place);
-      return {
-        x: clip(row.ratio),
-        y: line - 0.3 + 0.1 * (place % 6),
-        colour: tone(row.state),
-        shape: clip(row.ratio) === row.ratio ? "circle" : "diamond",
-        text: `${row.label}: ${row.change}${row.interval ? `, 90 %: ${row.interval}` : ""} ${row.state}`,
-        open: () => go(run, row.case),
-      };
+    const mark = (row, i) => ({
+      x: clip(row.ratio),
+      y: 0.1 * ((i + 1) % 6) - 0.3,
+      colour: tone(row.state),
+      shape: clip(row.ratio) === row.ratio ? "circle" : "diamond",
+      text: `${row.label}: ${row.change}${row.interval ? `, 90 %: ${row.interval}` : ""} ${row.state}`,
+      open: () => go(run, row.case),
     });
     const told = (name) => (run.shifts[name] ? `${name}: ${asChange(run.shifts[name][0])} [${run.shifts[name].slice(1).map(asChange).join(", ")}]` : name);
-    chart(host, {
+    const lines = classes.map((name) => ({ name: told(name), interval: run.shifts[name]?.map(clip), marks: (byClass.get(name) || []).map(mark) }));
+    chartOfLines(host, lines, 1, {
       title: "Shift of times since the record, by what limits them",
       hint: `${found.length} times; a line is the median of a class with its 95 % interval; a diamond lies beyond; a click opens a case`,
       summary: classes.map(told).join("; "),
       height: 90 + 56 * classes.length,
       x: { title: "change", format: asChange, range: [1 - 1.06 * SHIFT, 1 + 1.06 * SHIFT] },
-      y: { title: "", format: () => "", whole: true, range: [0.4, classes.length + 0.8] },
-      marks,
       dots: found.length > 200 ? 2.5 : 3.5,
+      lift: 0.32,
+    });
+  }
+
+  // Draws {name, marks, interval} one below another: `y` of a mark is from its line on, and an interval is
+  // [middle, low, high]. An upright line stands at `usual`; names stand by `lift` above.
+  function chartOfLines(host, lines, usual, spec) {
+    const place = (i) => lines.length - i;
+    chart(host, {
+      ...spec,
+      y: { title: "", format: () => "", whole: true, range: [0.35, lines.length + 0.85] },
+      marks: lines.flatMap(({ marks }, i) => marks.map((mark) => ({ ...mark, y: place(i) + mark.y }))),
       paint: (pen) => {
-        pen.line([[1, 0], [1, classes.length + 1]], "soft");
-        classes.forEach((name, i) => {
-          const line = classes.length - i;
-          pen.label(told(name), pen.box.left + 6 * pen.px, pen.y(line + 0.32), "ink");
-          const of = run.shifts[name];
-          if (!of) return;
-          const [middle, low, high] = of.map(clip);
-          pen.ctx.fillStyle = pen.paint.band;
-          pen.ctx.fillRect(pen.x(low), pen.y(line + 0.3), Math.max(pen.x(high) - pen.x(low), pen.px), pen.y(line - 0.4) - pen.y(line + 0.3));
-          pen.line([[middle, line - 0.4], [middle, line + 0.3]], "ink", { width: 2 });
+        pen.line([[usual, 0], [usual, lines.length + 1]], "soft");
+        lines.forEach(({ name, interval }, i) => {
+          pen.label(name, pen.left + 6 * pen.px, pen.y(place(i) + spec.lift), "ink");
+          if (!interval) return;
+          const [middle, low, high] = interval;
+          const [from, to] = [place(i) - 0.4, place(i) + 0.3];
+          pen.rect(pen.x(low), pen.y(to), pen.x(high), pen.y(from), "band");
+          pen.line([[middle, from], [middle, to]], "ink", { width: 2 });
         });
       },
     });
@@ -541,35 +469,40 @@
   // Shows each case's series over sessions, those with a step first.
   function plotTrends(host, run, rows) {
     const labels = new Map(rows.map((row) => [row.label, row]));
-    const first = ({ case: id, scope, change }) => (change ? -1 : labels.get(`${id} ${scope}`).rank);
-    const found = DATA.trends.series.filter((each) => labels.has(`${each.case} ${each.scope}`)).sort((a, b) => first(a) - first(b));
-    const picture = ({ case: id, scope, points, ns, steps, change }) => {
-      const bounds = [0, ...steps.map(([place]) => place), ns.length];
-      const levels = steps.length ? [steps[0][1], ...steps.map(([, , after]) => after)].map((level, i) => [bounds[i], bounds[i + 1] - 1, level]) : [];
-      const moments = points.map((point) => DATA.trends.points[point]);
-      const drawn = ns.map((y, i) => ({ y, role: run.name.startsWith(moments[i][0]) ? "measured" : "recorded" }));
-      const [oldest, latest] = [moments[0], moments.at(-1)].map(([moment]) => moment.slice(0, 10));
-      const row = labels.get(`${id} ${scope}`);
+    const all = DATA.trends.series.map((each) => ({ ...each, label: `${each.case} ${each.scope}` }));
+    const first = ({ label, change }) => (change ? -1 : labels.get(label).rank);
+    const found = all.filter(({ label }) => labels.has(label)).sort((a, b) => first(a) - first(b));
+    const picture = ({ label, case: id, scope, points, ns, levels, change }) => {
+      const moments = points.map((point) => DATA.trends.moments[point]);
+      const drawn = ns.map((y, i) => ({ y, role: run.name.startsWith(moments[i]) ? "measured" : "recorded" }));
+      const row = labels.get(label);
       const jump = tone(row.state) !== "faint" && row.change ? `; this run: ${row.state} ${row.change}, too new to be a step` : "";
-      const said = `${change || `no step, ${oldest} to ${latest}`}${jump}`;
-      const name = el("a", { href: linkTo(run, row.case) }, ...named(`${id}`), ` ${scope}`);
-      return el("figure", {}, el("figcaption", {}, name), small(drawn, { format: asTime, steps: levels, title: `${id} ${scope}, ${ns.length} sessions: ${said}`, height: 90 }), el("output", {}, said));
+      const said = `${change || `no step, ${moments[0].slice(0, 10)} to ${moments.at(-1).slice(0, 10)}`}${jump}`;
+      const name = el("a", { href: linkTo(run, row.case) }, ...named(id), ` ${scope}`);
+      return pictured(name, said, drawn, { format: asTime, levels, title: `${label}, ${ns.length} sessions: ${said}`, height: 90 });
     };
-    const grid = (part) => el("div", { class: "trends" }, ...part.map(picture));
     const stepped = found.filter((each) => each.change).length;
-    host.append(
+    host.replaceChildren(
       el("p", { class: "quiet" }, `${found.length} series of recorded sessions and these runs, oldest first; ${stepped} with a step. Runs that CI kept make them longer: gpukern report RUN.json RUN.json … -o report.html`),
-      grid(found.slice(0, FEW)),
-      found.length > FEW ? folded(`${Math.min(found.length, FIRST) - FEW} more`, false, (body) => body.append(grid(found.slice(FEW, FIRST)))) : "",
+      ...fewFirst(found, (part) => el("div", { class: "trends" }, ...part.map(picture))),
     );
   }
 
+  // Shows the first of a list, and the others on request.
+  const fewFirst = (all, shown) => [
+    all.length && shown(all.slice(0, FEW)),
+    all.length > FEW && folded(`${Math.min(all.length, FIRST) - FEW} more`, false, (body) => body.append(shown(all.slice(FEW, FIRST)))),
+  ].filter(Boolean);
+
   function plotRoofline(host, run, rows) {
+    host.replaceChildren();
     plotBytesAlone(host, run, rows);
     const found = rows.filter((row) => positive(row.intensity) && positive(row.flop_s)).sort((a, b) => a.intensity - b.intensity);
     if (!found.length) return;
-    const memory = run.ceilings.filter((each) => each[1] === "memory");
-    const compute = run.ceilings.filter((each) => each[1] === "compute").sort((a, b) => b[2] - a[2]);
+    const ceilings = run.ceilings.map(([name, kind, rate, text]) => ({ kind, rate, text: `${name} ${text}` }));
+    const memory = ceilings.filter(({ kind }) => kind === "memory");
+    const compute = ceilings.filter(({ kind }) => kind === "compute").sort((a, b) => b.rate - a.rate);
+    const [fastest, broadest] = [compute, memory].map((of) => Math.max(...of.map(({ rate }) => rate)));
     const backends = [...new Set(found.map((row) => row.backend))].sort();
     const marks = found.map((row) => ({
       x: row.intensity,
@@ -578,15 +511,15 @@
       open: () => go(run, row.case),
       text: `${row.label}: ${asRate(row.flop_s)} at ${digits(row.intensity)} FLOP a byte${row.ceiling ? `, ${row.ceiling}` : ""}`,
     }));
-    const turns = memory.flatMap((m) => compute.map((c) => c[2] / m[2]));
+    const turns = memory.flatMap((m) => compute.map((c) => c.rate / m.rate));
     const xs = around([...found.map((row) => row.intensity), ...turns], { log: true, part: 0.1 });
-    const tops = [...compute.map((each) => each[2]), ...memory.map((each) => each[2] * xs[0])];
+    const tops = [...compute.map(({ rate }) => rate), ...memory.map(({ rate }) => rate * xs[0])];
     const ys = around([...found.map((row) => row.flop_s), ...tops], { log: true, part: 0.08 });
     const groups = groupsOf(found);
     chart(host, {
       title: "Roofline: rate by operations a byte, under the ceilings measured on this card",
       hint: `${found.length} kernels; a column is a problem at one size, a mark one variant; a click opens a case`,
-      summary: [...groups.values()].slice(0, 12).map((group) => `${pointOf(run, group[0])}: best ${best(group).ceiling || asRate(best(group).flop_s)}`).join("; "),
+      summary: bestOfEach(run, groups),
       height: 380,
       legend: backends.map((text, i) => ({ text, ...look(i) })),
       x: { title: "FLOP a byte", format: asSize, log: true, range: xs },
@@ -594,85 +527,76 @@
       marks,
       dots: found.length > 200 ? 2.5 : 4,
       paint: (pen) => {
-        const labels = []; // where ceilings are named
-        const fastest = Math.max(...compute.map((each) => each[2]), 0);
-        for (const [name, , rate, text] of memory) {
-          const end = fastest ? Math.min(fastest / rate, xs[1]) : xs[1];
+        const { px } = pen;
+        const taken = found.map((row) => [pen.x(row.intensity) - 5 * px, pen.y(row.flop_s) - 5 * px, 10 * px, 10 * px]);
+        for (const { rate, text } of memory) {
+          const end = compute.length ? Math.min(fastest / rate, xs[1]) : xs[1];
           pen.line([[xs[0], xs[0] * rate], [end, end * rate]], "soft", { width: 1.5 });
           const middle = Math.sqrt(xs[0] * end);
-          const least = pen.box.left + 7.5 * `${name} ${text}`.length * pen.px;
-          labels.push(pen.label(`${name} ${text}`, Math.max(pen.x(middle) - 6 * pen.px, least), pen.y(middle * rate), "soft", "right"));
+          const least = pen.left + 7.5 * text.length * px;
+          taken.push(pen.label(text, Math.max(pen.x(middle) - 6 * px, least), pen.y(middle * rate), "soft", "right"));
         }
-        for (const [i, [name, , rate, text]] of compute.entries()) {
-          const start = memory.length ? rate / Math.max(...memory.map((each) => each[2])) : xs[0];
+        for (const [i, { rate, text }] of compute.entries()) {
+          const start = memory.length ? rate / broadest : xs[0];
           pen.line([[Math.max(start, xs[0]), rate], [xs[1], rate]], "soft", { width: 1.5 });
-          labels.push(pen.label(`${name} ${text}`, pen.box.left + pen.box.width - 4 * pen.px, pen.y(rate) + (i ? 19 * pen.px : 0), "soft", "right"));
+          taken.push(pen.label(text, pen.right - 4 * px, pen.y(rate) + (i ? 19 * px : 0), "soft", "right"));
         }
-        for (const group of groups.values()) {
+        for (const group of groups) {
           if (group.length > 1) pen.line(group.map((row) => [row.intensity, row.flop_s]), "faint", { width: 0.75 });
         }
-        const taken = labels.concat(found.map((row) => [pen.x(row.intensity) - 5 * pen.px, pen.y(row.flop_s) - 5 * pen.px, 10 * pen.px, 10 * pen.px]));
-        for (const group of groups.values()) nameColumn(pen, pointOf(run, group[0]), group, taken);
+        for (const group of groups) nameColumn(pen, pointOf(run, group[0]), group, taken);
       },
     });
   }
 
   // Writes a column's name beside it, where nothing else stands; else its marks alone tell it, under the pointer.
   function nameColumn(pen, text, group, taken) {
-    pen.ctx.font = `${12 * pen.px}px ${getComputedStyle(document.body).fontFamily}`;
+    pen.ctx.font = fontOf(pen.px);
     const [width, height] = [pen.ctx.measureText(text).width, 15 * pen.px];
-    const { left, top, width: across, height: down } = pen.box;
     const x = pen.x(group[0].intensity);
-    const ys = group.map((row) => pen.y(row.flop_s));
-    const [high, low] = [Math.min(...ys), Math.max(...ys)];
-    const places = [(high + low) / 2 + height / 2, low + height * 1.4, high - 4 * pen.px, low, high + height];
-    for (const y of places) {
-      for (const start of [x + 8 * pen.px, x - width - 8 * pen.px, x - width / 2]) {
-        const box = [start, y - height, width, height];
-        const inside = start > left && start + width < left + across && y - height > top && y < top + down;
-        const free = taken.every(([a, b, w, h]) => start + width < a || a + w < start || y < b || b + h < y - height);
-        if (!inside || !free) continue;
-        taken.push(box);
-        pen.label(text, start, y, "ink");
-        return;
-      }
-    }
+    const [high, low] = extent(group.map((row) => pen.y(row.flop_s)));
+    const lines = [(high + low) / 2 + height / 2, low + height * 1.4, high - 4 * pen.px, low, high + height];
+    const starts = [x + 8 * pen.px, x - width - 8 * pen.px, x - width / 2];
+    const isFree = ([start, y]) =>
+      start > pen.left && start + width < pen.right && y - height > pen.top && y < pen.bottom &&
+      taken.every(([a, b, w, h]) => start + width < a || a + w < start || y < b || b + h < y - height);
+    const place = lines.flatMap((y) => starts.map((start) => [start, y])).find(isFree);
+    if (!place) return;
+    taken.push([place[0], place[1] - height, width, height]);
+    pen.label(text, ...place, "ink");
   }
 
-  const best = (rows) => rows.reduce((a, b) => (b.ns < a.ns ? b : a));
   const pointOf = (run, row) => [row.problem, run.cases[row.case].point].filter(Boolean).join(" ");
+  const bestOfEach = (run, groups) => {
+    const best = groups.slice(0, 12).map((rows) => rows.reduce((a, b) => (b.ns < a.ns ? b : a)));
+    return best.map((row) => `${pointOf(run, row)}: best ${row.ceiling || asRate(row.flop_s)}`).join("; ");
+  };
 
   // Places kernels without declared flops by the bytes that they declare.
   function plotBytesAlone(host, run, rows) {
     const found = rows.filter((row) => row.scope === "kernel" && !known(row.intensity) && positive(row.share));
-    const groups = [...groupsOf(found).values()];
+    const groups = groupsOf(found);
     if (!groups.length) return;
-    const marks = groups.flatMap((group, i) =>
-      group.map((row) => ({
-        x: 100 * row.share, y: groups.length - i,
-        colour: tone(row.state) === "bad" ? "bad" : "accent",
-        shape: tone(row.state) === "bad" ? "diamond" : "circle",
-        text: `${row.label}: ${row.ceiling}${row.state ? `, ${row.state}` : ""}`,
-        open: () => go(run, row.case),
-      })),
-    );
-    chart(host, {
+    const mark = (row) => ({
+      x: 100 * row.share,
+      y: 0,
+      ...(tone(row.state) === "bad" ? { colour: "bad", shape: "diamond" } : { colour: "accent" }),
+      text: `${row.label}: ${row.ceiling}${row.state ? `, ${row.state}` : ""}`,
+      open: () => go(run, row.case),
+    });
+    const lines = groups.map((group) => ({ name: pointOf(run, group[0]), marks: group.map(mark) }));
+    chartOfLines(host, lines, 100, {
       title: "By bytes alone: part of the limit that kernels without declared flops reach",
       hint: `${found.length} kernels; a row is a problem at one size; a diamond is slower; a click opens a case`,
-      summary: groups.slice(0, 12).map((group) => `${pointOf(run, group[0])}: best ${best(group).ceiling}`).join("; "),
+      summary: bestOfEach(run, groups),
       height: 110 + 28 * groups.length,
-      x: { title: "% of the limit", format: digits, range: [0, Math.max(105, ...marks.map((mark) => 1.05 * mark.x))] },
-      y: { title: "", format: () => "", whole: true, range: [0.3, groups.length + 0.9] },
-      marks,
+      x: { title: "% of the limit", format: digits, range: [0, Math.max(105, ...found.map((row) => 105 * row.share))] },
       dots: 4,
-      paint: (pen) => {
-        pen.line([[100, 0], [100, groups.length + 1]], "soft", { width: 1.5 });
-        groups.forEach((group, i) => pen.label(pointOf(run, group[0]), pen.box.left + 6 * pen.px, pen.y(groups.length - i) - 4 * pen.px, "ink"));
-      },
+      lift: 0.15,
     });
   }
 
-  const groupsOf = (rows) => Map.groupBy(rows, (row) => row.group);
+  const groupsOf = (rows) => [...Map.groupBy(rows, (row) => row.group).values()];
 
   const OUTLYING = 6; // times the median, beyond which a bar would make those of the others one
 
@@ -681,45 +605,44 @@
     const { view } = run;
     const timed = rows.filter(counts);
     const problems = [...new Set(timed.map((row) => row.problem))];
-    if (!problems.length) return host.append(el("p", { class: "quiet" }, "No time is left here."));
+    if (!problems.length) return host.replaceChildren(el("p", { class: "quiet" }, "No time is left here."));
     const again = (changes) => {
       Object.assign(view, changes);
-      forgetCharts(host);
-      host.replaceChildren();
       showVariants(host, run, rows);
       host.querySelector(`[data-pick="${Object.keys(changes)[0]}"] :is(select, [aria-pressed=true])`)?.focus();
     };
     const worst = timed.reduce((a, b) => (b.rank < a.rank ? b : a));
-    const problem = [view.shownProblem, worst.problem].find((each) => problems.includes(each)) || problems[0];
-    const groups = groupsOf(timed.filter((row) => row.problem === problem));
-    const wrong = [...groups.values()].find((group) => group.some((row) => tone(row.state) === "bad"));
-    const axis = longestAxis(run, [...groups.values()].flat());
-    const ordered = bySize(run, groups);
-    const group = groups.get(view.shownGroup) || wrong || groups.get(ordered.at(-1)[0]);
+    const problem = problems.includes(view.shownProblem) ? view.shownProblem : worst.problem;
+    const ofProblem = timed.filter((row) => row.problem === problem);
+    const sizes = bySize(run, ofProblem);
+    const axis = longestAxis(run, ofProblem);
+    const chosen = sizes.find(({ rows: [{ group }] }) => group === view.shownGroup);
+    const wrong = groupsOf(ofProblem).find((group) => group.some((row) => tone(row.state) === "bad"));
+    const group = chosen?.rows || wrong || sizes.at(-1).rows;
     const by = axis && view.by;
-    host.append(
+    const choices = sizes.map(({ text, rows: [{ group: value }] }) => [value, text]);
+    if (axis) choices.push(["time", `time by ${axis}`]);
+    host.replaceChildren(
       bestOf(run, timed),
       picks("shownProblem", "problem", problems.map((each) => [each, each]), problem, (value) => again({ shownProblem: value, shownGroup: null })),
-      picks("shownGroup", "size", [...ordered, ...(axis ? [["time", `time by ${axis}`]] : [])], by || group[0].group, (value) =>
-        again(typeof value === "number" ? { shownGroup: value, by: null } : { by: value }),
-      ),
+      picks("shownGroup", "size", choices, by || group[0].group, (value) => again(value === "time" ? { by: value } : { shownGroup: value, by: null })),
     );
     const only = Object.entries(run.cases[group[0].case].sizes).map((size) => size.join("="));
-    if (groups.size === 1 && only.length) host.append(el("p", { class: "quiet" }, `All at ${only.join(" ")}.`));
-    if (by) plotBySize(host, run, [...groups.values()].flat(), axis);
+    if (sizes.length === 1 && only.length) host.append(el("p", { class: "quiet" }, `All at ${only.join(" ")}.`));
+    if (by) plotBySize(host, run, ofProblem, axis);
     else barsOf(host, run, group, again);
   }
 
-  const bySize = (run, groups) =>
-    [...groups.values()].map(([row]) => [row.group, run.cases[row.case].point || "its only size"]).sort((a, b) => collator.compare(a[1], b[1]));
+  // Returns the rows of each size, the largest last.
+  const bySize = (run, rows) =>
+    groupsOf(rows).map((of) => ({ rows: of, text: run.cases[of[0].case].point || "its only size" })).sort((a, b) => collator.compare(a.text, b.text));
 
   // Says for each problem, at its largest size, which variants are best, and what a call of the best kernel costs.
   function bestOf(run, timed) {
     const fastest = (rows, scope) => rows.filter((row) => row.scope === scope).sort((a, b) => a.ns - b.ns)[0];
     const link = (row) => row && el("a", { href: linkTo(run, row.case) }, ...breakable(`${row.variant} ${run.cases[row.case].with}`));
     const cells = (rows) => {
-      const groups = groupsOf(rows);
-      const group = groups.get(bySize(run, groups).at(-1)[0]);
+      const group = bySize(run, rows).at(-1).rows;
       const [kernel, whole] = [fastest(group, "kernel"), fastest(group, "end_to_end")];
       const call = kernel && group.find((row) => row.case === kernel.case && row.scope === "end_to_end");
       const part = call && Math.min(1, kernel.ns / call.ns);
@@ -733,37 +656,37 @@
   // Offers a few choices as buttons, and many as a list.
   function picks(name, label, choices, current, pick) {
     if (choices.length < 2) return "";
-    const buttons = () => choices.map(([value, text]) => el("button", { type: "button", "aria-pressed": String(value === current), on: { click: () => pick(value) } }, text));
+    const buttons = () => choices.map(([value, text]) => pressable(text, value === current, () => pick(value)));
     const list = () => {
       const options = choices.map(([value, text], i) => el("option", { value: i, selected: value === current }, text));
-      const select = el("select", { "aria-label": label }, ...options);
-      select.addEventListener("change", () => pick(choices[select.value][0]));
-      return [select];
+      return [el("select", { "aria-label": label, on: { change: (event) => pick(choices[event.target.value][0]) } }, ...options)];
     };
     return el("div", { class: "picks no-print", role: "group", "aria-label": label, "data-pick": name }, ...(choices.length > 14 ? list() : buttons()));
   }
+
+  const pressable = (text, pressed, click) => el("button", { type: "button", "aria-pressed": String(pressed), on: { click } }, text);
 
   function barsOf(host, run, rows, again) {
     const scopes = [...new Set(rows.map((row) => row.scope))];
     const main = scopes.includes("kernel") ? "kernel" : scopes[0];
     const beside = scopes.find((scope) => scope === "end_to_end" && scope !== main) || scopes.find((scope) => scope !== main);
-    const cases = [...new Set(rows.map((row) => row.case))].map((index) => {
-      const of = (scope) => rows.find((row) => row.case === index && row.scope === scope);
-      return { index, first: of(main), second: of(beside) };
+    const cases = [...Map.groupBy(rows, (row) => row.case)].map(([index, of]) => {
+      const [first, second] = [main, beside].map((scope) => of.find((row) => row.scope === scope));
+      return { index, first, second, ns: (first || second)?.ns };
     });
-    const rank = (each) => [each.first ? 0 : 1, (each.first || each.second || {}).ns];
-    const ranked = cases.filter((each) => each.first || each.second).sort((a, b) => rank(a)[0] - rank(b)[0] || rank(a)[1] - rank(b)[1]);
+    const ranked = cases.filter((each) => each.ns).sort((a, b) => !a.first - !b.first || a.ns - b.ns);
     const middle = (name) => {
-      const times = ranked.flatMap((each) => (each[name] ? [each[name].ns] : [])).sort((a, b) => a - b);
+      const times = ranked.flatMap((each) => each[name]?.ns ?? []).sort((a, b) => a - b);
       const limit = OUTLYING * times[Math.floor((times.length - 1) / 2)];
       return { limit, most: Math.max(...times.filter((ns) => ns <= limit)) };
     };
     const [scale, scale2] = [middle("first"), middle("second")];
-    const best = Math.min(...run.rows.filter((row) => row.group === rows[0].group && row.scope === main && counts(row)).map((row) => row.ns));
-    const barred = run.rows.filter((row) => row.group === rows[0].group && DATA.barred.includes(row.state));
-    const wrong = [...new Map(barred.map((row) => [row.case, row])).values()];
-    if (wrong.length) host.append(el("p", { class: "quiet" }, "Without a time that counts: ", ...wrong.slice(0, FEW).flatMap((row) => [el("a", { href: linkTo(run, row.case) }, ...breakable(row.variant)), " ", badge(row.state), " "]), wrong.length > FEW && `and ${wrong.length - FEW} more`));
-    const far = ranked.filter((each) => each.first && each.first.ns > scale.limit);
+    const here = run.rows.filter((row) => row.group === rows[0].group);
+    const best = Math.min(...here.filter((row) => row.scope === main && counts(row)).map((row) => row.ns));
+    const wrong = [...new Map(here.filter((row) => DATA.barred.includes(row.state)).map((row) => [row.case, row])).values()];
+    const barred = wrong.slice(0, FEW).flatMap((row) => [el("a", { href: linkTo(run, row.case) }, ...breakable(row.variant)), " ", badge(row.state), " "]);
+    if (wrong.length) host.append(el("p", { class: "quiet" }, "Without a time that counts: ", ...barred, wrong.length > FEW && `and ${wrong.length - FEW} more`));
+    const far = ranked.filter(({ first }) => first?.ns > scale.limit);
     const shown = run.view.outliers ? ranked : ranked.filter((each) => !far.includes(each));
     const limits = [...new Set(rows.filter((row) => row.scope === main && row.of_limit).map((row) => row.of_limit))];
     const against = rows.map((row) => run.cases[row.case].against).find(Boolean);
@@ -774,55 +697,56 @@
       return el("td", { class: "bar" }, drawn);
     };
     const number = (text, more = "") => el("td", { class: `number ${more}` }, text || "–");
-    const spoken = (scope) => scope.replaceAll("_", " ");
-    const columns = ["variant", spoken(main), "time", "× best", `% of ${limits.length === 1 ? limits[0] : "limit"}`, against && `× ${against}`];
-    const more = beside ? [spoken(beside), "time", against && `× ${against}`] : [];
-    const titles = [...columns, ...more].filter((title) => title);
+    const limit = ({ reached, ceiling } = {}) => (limits.length === 1 ? reached : ceiling);
+    const speedUp = against && [`× ${against}`, (row) => number(row?.speedup)];
+    // Of each column the title, and its cell for the row of a scope.
+    const columns = [
+      [spoken(main), (row) => bar(row, scale)],
+      ["time", (row) => number(row?.time)],
+      ["× best", (row) => number(row && asTimes(row.ns / best))],
+      [`% of ${limits.length === 1 ? limits[0] : "limit"}`, (row) => number(limit(row))],
+      speedUp,
+    ].filter(Boolean);
+    const others = beside ? [[spoken(beside), (row) => bar(row, scale2)], ["time", (row) => number(row?.time, "second")], speedUp].filter(Boolean) : [];
     const body = shown.map(({ index, first, second }) => {
       const one = run.cases[index];
       const worst = [first, second].find((row) => row && TONES.get(row.state) === "bad");
-      const name = el("th", { scope: "row" }, el("a", { href: linkTo(run, index) }, ...breakable(one.variant)), " ", el("small", {}, one.with), " ", worst ? badge(worst.state) : "");
-      const limit = first && (limits.length === 1 ? first.reached : first.ceiling);
-      const cells = [bar(first, scale), number(first && first.time), number(first && asTimes(first.ns / best)), number(limit), ...(against ? [number(first && first.speedup)] : [])];
-      const others = beside ? [bar(second, scale2), number(second && second.time, "second"), ...(against ? [number(second && second.speedup)] : [])] : [];
-      return el("tr", {}, name, ...cells, ...others);
+      const name = el("th", { scope: "row" }, el("a", { href: linkTo(run, index) }, ...breakable(one.variant)), " ", el("small", {}, one.with), " ", worst && badge(worst.state));
+      return el("tr", {}, name, ...columns.map(([, cell]) => cell(first)), ...others.map(([, cell]) => cell(second)));
     });
-    const head = titles.map((title) => el("th", { scope: "col", class: ["variant", spoken(main), more[0]].includes(title) ? null : "number" }, title));
-    host.append(el("div", { class: "wide", tabindex: "0", role: "group", "aria-label": "variants" }, el("table", { class: "bars" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body))));
+    const bars = [columns[0], others[0]];
+    const head = [...columns, ...others].map((column) => el("th", { scope: "col", class: !bars.includes(column) && "number" }, column[0]));
+    host.append(scrolled("variants", { class: "bars" }, [el("th", { scope: "col" }, "variant"), ...head], body));
     if (!far.length) return;
     const times = far.map((each) => asTimes(each.first.ns / best));
-    const text = run.view.outliers ? "hide what is far slower" : `show ${far.length} far slower: ${[...new Set([times[0], times.at(-1)])].join(" to ")} the best`;
-    host.append(el("p", { "data-pick": "outliers" }, el("button", { type: "button", "aria-pressed": String(Boolean(run.view.outliers)), on: { click: () => again({ outliers: !run.view.outliers }) } }, text)));
+    const { outliers } = run.view;
+    const text = outliers ? "hide what is far slower" : `show ${far.length} far slower: ${[...new Set([times[0], times.at(-1)])].join(" to ")} the best`;
+    host.append(el("p", { "data-pick": "outliers" }, pressable(text, Boolean(outliers), () => again({ outliers: !outliers }))));
   }
 
   const asTimes = (value) => (value >= 9.95 ? `${value.toFixed(0)}×` : `${value.toFixed(2)}×`);
 
+  // Returns the axis along which rows have most sizes, if they have several.
   function longestAxis(run, rows) {
-    const sizes = new Map();
-    for (const row of rows) {
-      for (const [name, size] of Object.entries(run.cases[row.case].sizes)) sizes.set(name, (sizes.get(name) || new Set()).add(size));
-    }
-    const longest = [...sizes].sort((a, b) => b[1].size - a[1].size)[0];
-    return longest && longest[1].size > 1 ? longest[0] : null;
+    const sizes = Map.groupBy(rows.flatMap((row) => Object.entries(run.cases[row.case].sizes)), ([name]) => name);
+    const counts = [...sizes].map(([name, of]) => [name, new Set(of.map(([, size]) => size)).size]);
+    const [name, count] = counts.sort((a, b) => b[1] - a[1])[0] ?? [];
+    return count > 1 && name;
   }
 
   function plotBySize(host, run, rows, axis) {
     const used = rows.filter((row) => run.cases[row.case].sizes[axis]);
     const main = used.some((row) => row.scope === "kernel") ? "kernel" : used[0].scope;
-    const timed = new Set(used.flatMap((row) => (row.scope === main ? [row.case] : [])));
-    const points = used.flatMap((row) => {
-      if (row.scope !== main && timed.has(row.case)) return [];
+    const timed = new Set(used.filter((row) => row.scope === main).map((row) => row.case));
+    const points = used.filter((row) => row.scope === main || !timed.has(row.case)).map((row) => {
       const one = run.cases[row.case];
-      const others = Object.entries(one.sizes).flatMap(([name, size]) => (name !== axis && one.point.includes(`${name}=`) ? [`${name}=${size}`] : []));
+      const others = Object.entries(one.sizes).filter(([name]) => name !== axis && one.point.includes(`${name}=`)).map((size) => size.join("="));
       const label = [one.variant, one.with, ...others, row.scope === main ? "" : row.scope].filter(Boolean).join(" ");
-      return [{ label, x: one.sizes[axis], y: row.ns, row }];
+      return { label, x: one.sizes[axis], y: row.ns, open: () => go(run, row.case), text: `${label}, ${axis}=${one.sizes[axis]}: ${asTime(row.ns)}` };
     });
     const lines = [...Map.groupBy(points, (point) => point.label)].map(([label, line]) => [label, line.sort((a, b) => a.x - b.x)]);
     const series = lines.sort((a, b) => b[1].at(-1).x - a[1].at(-1).x || a[1].at(-1).y - b[1].at(-1).y).slice(0, FEW);
-    const marks = series.flatMap(([label, line], i) =>
-      line.map(({ x, y, row }) => ({ x, y, ...look(i), open: () => go(run, row.case), text: `${label}, ${axis}=${x}: ${asTime(y)}` })),
-    );
-    const [xs, ys] = [marks.map((mark) => mark.x), marks.map((mark) => mark.y)];
+    const marks = series.flatMap(([, line], i) => line.map((point) => ({ ...point, ...look(i) })));
     const ends = ([label, line]) => `${label}: ${asTime(line[0].y)} at ${line[0].x} to ${asTime(line.at(-1).y)} at ${line.at(-1).x}`;
     chart(host, {
       title: `Time by ${axis}, ${main}`,
@@ -830,8 +754,8 @@
       summary: series.map(ends).join("; "),
       height: 360,
       legend: series.map(([text], i) => ({ text, ...look(i) })),
-      x: { title: axis, format: asSize, log: isWide(xs), range: around(xs, { log: isWide(xs) }) },
-      y: { title: "time", format: asTime, log: isWide(ys), range: around(ys, { log: isWide(ys) }) },
+      x: fitting(marks.map((mark) => mark.x), axis, asSize),
+      y: fitting(marks.map((mark) => mark.y), "time", asTime),
       marks,
       dots: 4,
       paint: (pen) => series.forEach(([, line], i) => pen.line(line.map(({ x, y }) => [x, y]), look(i).colour, { width: 1.5 })),
@@ -863,40 +787,37 @@
     run.rows = records(run.rows);
     for (const one of run.cases) Object.assign(one, { scopes: [], sizes: Object.fromEntries(one.sizes) });
     for (const scope of records(run.scopes)) run.cases[scope.case].scopes.push(scope);
-    run.rows.forEach((row, i) => {
-      const found = run.cases[row.case];
-      Object.assign(row, { place: i, problem: found.problem, backend: found.backend, variant: found.variant });
-      row.ceiling = [row.reached, row.of_limit].filter(Boolean).join(" ");
-      row.size = [found.point, found.with, row.scope && row.scope !== "kernel" && `· ${row.scope}`].filter(Boolean).join(" ");
-      row.label = `${found.id}${row.scope ? ` ${row.scope}` : ""}`;
-      row.sought = `${row.label} ${found.nodeid} ${row.state}`.toLowerCase();
+    const spaced = (...texts) => texts.filter(Boolean).join(" ");
+    run.rows.forEach((row, place) => {
+      const { id, nodeid, problem, backend, variant, point, with: settings } = run.cases[row.case];
+      const label = spaced(id, row.scope);
+      Object.assign(row, { place, problem, backend, variant, label, sought: `${label} ${nodeid} ${row.state}`.toLowerCase() });
+      row.ceiling = spaced(row.reached, row.of_limit);
+      row.size = spaced(point, settings, row.scope && row.scope !== "kernel" && `· ${row.scope}`);
     });
     run.view = { ...PLAIN, shown: FIRST, scroll: 0 };
     return run;
   }
 
-  const moved = (row) => (positive(row.ratio) ? Math.abs(Math.log(row.ratio)) : 0);
+  const moved = ({ ratio }) => (positive(ratio) ? Math.abs(Math.log(ratio)) : 0);
   const CHOICES = ["state", "backend", "problem", "scope"];
 
   function filtered(run) {
     const { text, sort, down, ...view } = run.view;
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
     const chosen = CHOICES.filter((name) => view[name]);
-    const rows = run.rows.filter(
-      (row) => chosen.every((name) => row[name] === view[name]) && words.every((word) => row.sought.includes(word)),
-    );
+    const matches = (row) => chosen.every((name) => row[name] === view[name]) && words.every((word) => row.sought.includes(word));
     const { text: field, number } = COLUMNS[sort];
     const sign = down ? -1 : 1;
     const lacks = (row) => (number ? !known(row[number]) : !row[field]);
-    return rows.sort((a, b) => {
+    return run.rows.filter(matches).sort((a, b) => {
       if (lacks(a) !== lacks(b)) return lacks(a) ? 1 : -1; // what has no value comes last either way
       const order = lacks(a) ? 0 : number ? a[number] - b[number] : collator.compare(a[field], b[field]);
       return sign * order || (number === "rank" ? moved(b) - moved(a) : 0) || a.place - b.place;
     });
   }
 
-  const classes = (column, number) =>
-    [number && "number", column.minor && "minor", column.least && "least"].filter(Boolean).join(" ");
+  const classes = ({ minor, least }, number) => [number && "number", minor && "minor", least && "least"].filter(Boolean).join(" ");
 
   function rowOf(run, row) {
     const name = el("a", { href: linkTo(run, row.case) }, ...breakable(`${row.problem}/${row.variant}`));
@@ -910,89 +831,67 @@
   }
 
   function caseTable(run, place, heading) {
-    const head = el("tr");
+    const { view } = run;
     const body = el("tbody");
     const foot = el("p", { class: "quiet no-print" });
-    COLUMNS.forEach((column, i) => {
+    const head = COLUMNS.map((column, i) => {
       const sort = () => {
-        const { view } = run;
-        view.down = view.sort === i ? !view.down : false;
-        view.sort = i;
-        view.shown = FIRST;
+        Object.assign(view, { sort: i, down: view.sort === i && !view.down, shown: FIRST });
         show();
         remember(run);
-        head.children[i].firstChild.focus();
+        head[i].firstChild.focus();
       };
       const title = column.title === "time" && run.rows.some((row) => row.way) ? "recorded → now" : column.title;
       const button = el("button", { type: "button", on: { click: sort } }, title);
-      head.append(el("th", { scope: "col", class: classes(column, column.number && !column.plain) }, button));
+      return el("th", { scope: "col", class: classes(column, column.number && !column.plain) }, button);
     });
+    const more = () => {
+      const from = view.shown;
+      view.shown += FIRST;
+      show();
+      body.children[from].querySelector("a").focus();
+    };
     const show = () => {
       const rows = filtered(run);
-      const { view } = run;
-      [...head.children].forEach((cell, i) => {
-        cell.setAttribute("aria-sort", i !== view.sort ? "none" : view.down ? "descending" : "ascending");
-      });
+      head.forEach((cell, i) => cell.setAttribute("aria-sort", i !== view.sort ? "none" : view.down ? "descending" : "ascending"));
       body.replaceChildren(...rows.slice(0, view.shown).map((row) => rowOf(run, row)));
       const left = rows.length - view.shown;
-      foot.replaceChildren();
-      if (left > 0) {
-        const more = () => {
-          const from = view.shown;
-          view.shown += FIRST;
-          show();
-          body.children[from].querySelector("a").focus();
-        };
-        foot.append(el("button", { type: "button", class: "more", on: { click: more } }, `show ${Math.min(left, FIRST)} more of ${left}`));
-      }
+      const button = el("button", { type: "button", class: "more", on: { click: more } }, `show ${Math.min(left, FIRST)} more of ${left}`);
+      foot.replaceChildren(left > 0 ? button : "");
       heading.textContent = rows.length === run.rows.length ? `${rows.length} rows` : `${rows.length} of ${run.rows.length} rows`;
       return rows;
     };
-    const columns = el("table", { class: "cases" }, el("thead", {}, head), body);
-    place.append(el("div", { class: "wide" }, columns), foot);
+    const table = el("table", { class: "cases" }, el("thead", {}, el("tr", {}, ...head)), body);
+    place.append(el("div", { class: "wide" }, table), foot);
     return show;
   }
 
-  function choice(run, name, changed) {
-    const counts = new Map();
-    for (const row of run.rows) if (row[name]) counts.set(row[name], (counts.get(row[name]) || 0) + 1);
-    if (counts.size < 2) return "";
-    const ranks = new Map(run.rows.map((row) => [row.state, row.rank]));
-    const order = name === "state" ? (a, b) => ranks.get(a) - ranks.get(b) : collator.compare;
-    const title = name === "state" ? "verdict" : name;
-    const options = [...counts.keys()].sort(order).map((value) =>
-      el("option", { value, selected: run.view[name] === value }, `${value} (${counts.get(value)})`),
-    );
-    const select = el("select", { name }, el("option", { value: "" }, "all"), ...options);
-    select.addEventListener("change", () => {
-      run.view[name] = select.value;
-      changed();
-    });
-    return el("label", {}, title, select);
+  function choice(run, name, change) {
+    const having = [...Map.groupBy(run.rows.filter((row) => row[name]), (row) => row[name])];
+    if (having.length < 2) return "";
+    const order = name === "state" ? ([, a], [, b]) => a[0].rank - b[0].rank : ([a], [b]) => collator.compare(a, b);
+    const option = ([value, rows]) => el("option", { value, selected: run.view[name] === value }, `${value} (${rows.length})`);
+    const select = el("select", { name, on: { change } }, el("option", { value: "" }, "all"), ...having.sort(order).map(option));
+    return el("label", {}, name === "state" ? "verdict" : name, select);
   }
 
   // --- what failed ---------------------------------------------------------------------------------
 
   function failureCard(run, card, i) {
-    const line = (title, ...parts) => {
-      return parts.some((part) => part) && el("div", { class: "line" }, el("dt", {}, title), el("dd", {}, ...parts));
-    };
-    const links = card.sizes.length ? card.sizes : [""];
-    const sizes = links.flatMap((size, at) => [at ? ", " : " ", known(card.cases[at]) && size ? el("a", { href: linkTo(run, card.cases[at]) }, size) : size]);
+    const line = (title, ...parts) => parts.some(Boolean) && el("div", { class: "line" }, el("dt", {}, title), el("dd", {}, ...parts));
+    const sizes = (card.sizes.length ? card.sizes : [""]).flatMap((size, at) => [at ? ", " : " ", size && linked(run, card.cases[at], size)]);
     const name = card.cases.length && !card.sizes.length ? el("a", { href: linkTo(run, card.cases[0]) }, ...named(card.name)) : el("span", {}, ...named(card.name));
     const scope = run.cases[card.cases[0]]?.scopes.find((each) => each.shown && each.timing[0] === card.scope);
-    return el(
-      "article",
-      { class: "card", id: `failure-${i + 1}`, tabindex: "-1" },
-      el("h2", {}, badge(card.kind, "filled"), " ", name, el("small", {}, ...sizes, card.scope && ` · ${card.scope.replaceAll("_", " ")}`)),
-      el(
-        "div",
-        { class: "answers" },
-        el("dl", {}, line(card.times ? "from → to" : "what", card.times && change(card), card.what.length && told(card.what, card.times ? "span" : "b")), line("why", card.why.length && el("ul", {}, ...card.why.map((text) => el("li", {}, text))))),
-        el("dl", {}, line("since when", ...card.since.map((text) => el("p", {}, text)), scope && card.times && pastOf(run, card, scope))),
-        el("dl", { class: "both" }, line("what to do", command("repeat", card.repeat), card.accept && command("accept", card.accept), card.advice && el("p", { class: "quiet" }, card.advice))),
-      ),
-    );
+    const what = [card.times && change(card), card.what.length && told(card.what, card.times ? "span" : "b")];
+    const since = [...card.since.map((text) => el("p", {}, text)), scope && card.times && pastOf(run, card, scope)];
+    const remedies = [command("repeat", card.repeat), card.accept && command("accept", card.accept), card.advice && el("p", { class: "quiet" }, card.advice)];
+    const title = el("h2", {}, badge(card.kind, "filled"), " ", name, el("small", {}, ...sizes, card.scope && ` · ${spoken(card.scope)}`));
+    const answers = [
+      el("dl", {}, line(card.times ? "from → to" : "what", ...what), line("why", card.why.length && listOf(card.why))),
+      el("dl", {}, line("since when", ...since)),
+      el("dl", { class: "both" }, line("what to do", ...remedies)),
+    ];
+    return el("article", { class: "card", id: `failure-${i + 1}`, tabindex: "-1" }, title, el("div", { class: "answers" }, ...answers));
   }
 
   // Shows the first lines of the first diagnosis, and the rest on request.
@@ -1008,13 +907,10 @@
       drawn.style.setProperty("--part", `${Math.min(100, 100 * share)}%`);
       return [el("span", { class: "quiet" }, title), drawn, el("span", {}, `${(100 * share).toFixed(0)} %${name}`)];
     };
-    const limits = known(card.share_before) ? [...bar("before", card.share_before, ` of ${card.limit}`), ...bar("now", card.share_now, "")] : [];
-    return el(
-      "div",
-      {},
-      el("p", { class: "big" }, card.times, " ", el("b", { class: tone(card.kind) }, card.percent), " ", el("small", { title: "90 % interval" }, card.interval)),
-      limits.length ? el("div", { class: "limits" }, ...limits) : "",
-    );
+    const limits = () => el("div", { class: "limits" }, ...bar("before", card.share_before, ` of ${card.limit}`), ...bar("now", card.share_now, ""));
+    const percent = el("b", { class: tone(card.kind) }, card.percent);
+    const times = el("p", { class: "big" }, card.times, " ", percent, " ", el("small", { title: "90 % interval" }, card.interval));
+    return el("div", {}, times, known(card.share_before) && limits());
   }
 
   function command(title, text) {
@@ -1039,52 +935,49 @@
     const points = sessions.map(([moment, of, epoch, ns]) => ({ y: ns, role: recorded(epoch) ? "recorded" : epoch, day: run.moments[moment].slice(0, 10), card: of }));
     const past = points.filter((point) => point.role === "recorded");
     if (!past.length) return "";
-    const times = past.map((point) => point.y).sort((a, b) => a - b);
+    const roles = new Set(points.map((point) => point.role));
+    const [least, most] = extent(past.map((point) => point.y));
     const band = known(card.limit_at) && [card.before_ns / (1 + card.limit_at), card.before_ns * (1 + card.limit_at)];
     const on = new Set(past.map((point) => point.card)).size;
     const span = past[0].day === past.at(-1).day ? past[0].day : `${past[0].day} to ${past.at(-1).day}`;
-    return el(
-      "div",
-      {},
-      small(points, { format: asTime, band, tone: tone(card.kind), title: `Recorded sessions took ${asTime(times[0])} to ${asTime(times.at(-1))}; this run ${card.times}` }),
-      el("p", { class: "quiet key" }, `● ${past.length} recorded on ${on} ${on === 1 ? "card" : "cards"}, ${span} · ◆ this run`, points.some((point) => point.role === "confirming") && " · □ sessions that confirm", points.some((point) => point.role === "further") && " · △ further sessions", band && ` · band: ±\u00a0${card.threshold}`),
-    );
+    const title = `Recorded sessions took ${asTime(least)} to ${asTime(most)}; this run ${card.times}`;
+    const key = [
+      `● ${past.length} recorded on ${on} ${on === 1 ? "card" : "cards"}, ${span}`,
+      "◆ this run",
+      roles.has("confirming") && "□ sessions that confirm",
+      roles.has("further") && "△ further sessions",
+      band && `band: ±\u00a0${card.threshold}`,
+    ];
+    return el("div", {}, small(points, { format: asTime, band, tone: tone(card.kind), title }), el("p", { class: "quiet key" }, key.filter(Boolean).join(" · ")));
   }
 
   // Draws a few points in their order as a small picture, in which this run's stand apart.
-  function small(points, { format, band, steps = [], tone: colour = "", title, height = 120 }) {
+  function small(points, { format, band, levels = [], tone: colour = "", title, height = 120 }) {
     const [width, left, right, top] = [420, 58, 10, 10];
     const [low, high] = around([...points.map((point) => point.y), ...(band || [])], { part: 0.08 });
     const x = (i) => left + ((i + 0.5) * (width - left - right)) / points.length;
     const y = (value) => top + ((high - value) * (height - 2 * top)) / (high - low);
-    const drawing = svg("svg", { class: `small ${colour}`, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title });
-    const add = (name, options, text) => {
-      const made = svg(name, options);
-      if (text) made.textContent = text;
-      drawing.append(made);
-    };
-    if (band) add("rect", { class: "band", x: left, width: width - left - right, y: y(band[1]), height: Math.max(y(band[0]) - y(band[1]), 1) });
-    const values = points.map((point) => point.y);
-    const ends = [Math.min(...values), Math.max(...values)];
+    const box = band && { x: left, width: width - left - right, y: y(band[1]), height: Math.max(y(band[0]) - y(band[1]), 1) };
+    const ends = extent(points.map((point) => point.y));
     const same = format(ends[0]) === format(ends[1]);
-    for (const value of new Set(ends)) {
-      add("path", { class: "grid", d: `M${left} ${y(value)}H${width - right}` });
-      add("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, same && value > ends[0] ? asChange(value / ends[0]) : format(value));
-    }
-    for (const [from, to, level] of steps) add("path", { class: "level", d: `M${x(from) - 6} ${y(level)}H${x(to) + 6}` });
-    points.forEach((point, i) => {
-      const [across, down] = [x(i), y(point.y)];
+    const grid = [...new Set(ends)].flatMap((value) => [
+      svg("path", { class: "grid", d: `M${left} ${y(value)}H${width - right}` }),
+      svg("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, same && value > ends[0] ? asChange(value / ends[0]) : format(value)),
+    ]);
+    const lines = levels.map(([from, to, level]) => svg("path", { class: "level", d: `M${x(from) - 6} ${y(level)}H${x(to) + 6}` }));
+    const marks = points.map((point, i) => {
       const shape = { measured: "M0-6L6 0L0 6L-6 0Z", confirming: "M-4-4H4V4H-4Z", further: "M0-5L5 4H-5Z" }[point.role];
-      if (shape) add("path", { class: point.role, d: shape, transform: `translate(${across} ${down})` });
-      else add("circle", { class: "recorded", cx: across, cy: down, r: 4 });
+      if (!shape) return svg("circle", { class: "recorded", cx: x(i), cy: y(point.y), r: 4 });
+      return svg("path", { class: point.role, d: shape, transform: `translate(${x(i)} ${y(point.y)})` });
     });
-    return drawing;
+    const options = { class: `small ${colour}`, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title };
+    return svg("svg", options, box && svg("rect", { class: "band", ...box }), ...grid, ...lines, ...marks);
   }
 
   function otherChanges(run) {
     const entry = ([kind, cases, by, cause]) =>
       el("li", {}, el("a", { href: linkToTimes(run, { state: kind }), class: "plain" }, badge(kind)), " ", ...named(cases), " ", el("b", {}, by), cause && el("span", { class: "quiet" }, ` ${cause}`));
-    return run.others.length ? el("ul", { class: "others" }, ...run.others.map(entry)) : "";
+    return el("ul", { class: "others" }, ...run.others.map(entry));
   }
 
   // --- several runs --------------------------------------------------------------------------------
@@ -1094,31 +987,22 @@
     const runs = [...DATA.runs].reverse().map(prepared); // oldest first
     const times = new Map();
     runs.forEach((run, i) => {
-      for (const row of run.rows) if (row.scope) times.set(row.label, Object.assign(times.get(row.label) || [], { [i]: row }));
+      for (const row of run.rows) if (row.scope) times.set(row.label, (times.get(row.label) || new Map()).set(i, row));
     });
-    let apart = 0;
-    const rows = [...times].flatMap(([label, of]) => {
-      const had = Object.keys(of).map(Number);
-      if (had.length < 2) return [];
-      const [before, now] = had.slice(-2).map((i) => of[i]);
-      if (!counts(before) || !counts(now) || before.like !== now.like) {
-        apart += 1;
-        return [];
-      }
-      return [{ label, of, now, run: runs[had.at(-1)], ratio: now.ns / before.ns }];
+    const several = [...times].filter(([, of]) => of.size > 1).map(([label, of]) => {
+      const [[, before], [last, now]] = [...of].slice(-2);
+      const alike = counts(before) && counts(now) && before.like === now.like;
+      return { label, of, alike, href: linkTo(runs[last], now.case), ratio: now.ns / before.ns };
     });
-    rows.sort((a, b) => moved(b) - moved(a));
-    const cells = (each) => [
-      el("a", { href: linkTo(each.run, each.now.case) }, ...named(each.label)),
-      asChange(each.ratio),
-      ...runs.map((_, i) => each.of[i]?.time),
-    ];
+    const rows = several.filter(({ alike }) => alike).sort((a, b) => moved(b) - moved(a));
+    const apart = several.length - rows.length;
+    const cells = ({ label, of, href, ratio }) => [el("a", { href }, ...named(label)), asChange(ratio), ...runs.map((_, i) => of.get(i)?.time)];
     const titles = ["case", ["change", true], ...runs.map((run) => [run.name, true])];
+    const leftOut = apart ? ` ${apart} are left out: they have no valid time in both, or differ in timer, cache, problem version or device model.` : "";
     return section(
       "Runs compared",
-      el("p", { class: "quiet" }, `${rows.length} times are in more than one run; the change is of the last two, the largest first. A difference between two runs is no verdict: sessions differ.${apart ? ` ${apart} are left out: they have no valid time in both, or differ in timer, cache, problem version or device model.` : ""}`),
-      rows.length ? tableOf(titles, rows.slice(0, FEW).map(cells)) : "",
-      rows.length > FEW ? folded(`${Math.min(rows.length, FIRST) - FEW} more`, false, (body) => body.append(tableOf(titles, rows.slice(FEW, FIRST).map(cells)))) : "",
+      el("p", { class: "quiet" }, `${rows.length} times are in more than one run; the change is of the last two, the largest first. A difference between two runs is no verdict: sessions differ.${leftOut}`),
+      ...fewFirst(rows, (part) => tableOf(titles, part.map(cells))),
     );
   }
 
@@ -1130,40 +1014,37 @@
     const heading = el("span", { class: "quiet", role: "status" });
     const cases = el("div", { id: "cases", tabindex: "-1" });
     let waiting = 0;
-    const changed = () => {
-      view.shown = FIRST;
+    const setting = (name) => (event) => {
+      Object.assign(view, { [name]: event.target.value, shown: FIRST });
       const rows = showRows();
       remember(run);
       clearTimeout(waiting);
-      waiting = setTimeout(() => plots.forEach((again) => again(rows)), 150);
+      waiting = setTimeout(() => plots.forEach(({ body, draw }) => draw(body, run, rows)), 150);
     };
     const plotted = (title, draw) =>
       folded(title, true, (body) => {
-        const again = (rows) => {
-          forgetCharts(body);
-          body.replaceChildren();
-          draw(body, run, rows);
-        };
-        again(filtered(run));
-        plots.push(again);
+        plots.push({ body, draw });
+        draw(body, run, filtered(run));
       });
-    const search = el("input", {
-      type: "search", id: "search", value: view.text, placeholder: "part of a name", autocomplete: "off",
-      on: { input: (event) => { view.text = event.target.value; changed(); } },
-    });
-    const filter = el(
-      "form",
-      { class: "filter no-print", role: "search", "aria-label": "cases", on: { submit: (event) => event.preventDefault() } },
-      el("label", {}, "search", search),
-      ...CHOICES.map((name) => choice(run, name, changed)),
-      heading,
-    );
+    const wording = { type: "search", id: "search", value: view.text, placeholder: "part of a name", autocomplete: "off" };
+    const search = el("label", {}, "search", el("input", { ...wording, on: { input: setting("text") } }));
+    const choices = CHOICES.map((name) => choice(run, name, setting(name)));
+    const form = { class: "filter no-print", role: "search", "aria-label": "cases", on: { submit: (event) => event.preventDefault() } };
+    const filter = el("form", form, search, ...choices, heading);
     const compared = run.rows.some((row) => known(row.ratio));
     const timed = run.rows.some((row) => positive(row.ns));
     const on_roof = run.rows.some((row) => row.scope === "kernel" && known(row.share));
     const [word, rest] = run.headline;
-    const brief = run.failures.map((card, i) => el("li", {}, el("a", { href: `#failure-${i + 1}`, on: { click: (event) => { event.preventDefault(); show(`failure-${i + 1}`); } } }, badge(card.kind), " ", ...named(card.name)), " ", card.times ? `${card.times}, ${card.percent}` : ""));
-    const part = (title, count, children) => (count ? folded(title, false, (body) => body.append(...children())) : "");
+    const brief = run.failures.map((card, i) => {
+      const click = (event) => {
+        event.preventDefault();
+        show(`failure-${i + 1}`);
+      };
+      const link = el("a", { href: `#failure-${i + 1}`, on: { click } }, badge(card.kind), " ", ...named(card.name));
+      return el("li", {}, link, " ", card.times ? `${card.times}, ${card.percent}` : "");
+    });
+    const part = (title, count, children) => count && folded(title, false, (body) => body.append(...children()));
+    const numbered = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
     main.replaceChildren(
       ...[
         el("h1", {}, el("span", { class: tone(word) }, rest ? `${word}:` : word), rest ? ` ${rest}` : ""),
@@ -1173,11 +1054,11 @@
         run.problems.length && section("Went wrong", listOf(run.problems)),
         ...run.failures.slice(0, FEW).map((card, i) => failureCard(run, card, i)),
         part(`${run.failures.length - FEW} more failures`, run.failures.length > FEW, () => run.failures.slice(FEW).map((card, i) => failureCard(run, card, i + FEW))),
-        otherChanges(run),
-        part(`${run.notes.length} ${run.notes.length === 1 ? "note" : "notes"}`, run.notes.length, () => [notes(run)]),
+        run.others.length && otherChanges(run),
+        part(numbered(run.notes.length, "note"), run.notes.length, () => [notes(run)]),
         part("To record and to accept", run.closing.length, () => run.closing.map(([text, line]) => (line ? command(text, line) : el("p", {}, text)))),
         part("Machine and libraries", run.facts.length, () => [facts(run.facts)]),
-        part(`Did not run: ${run.skips.length} ${run.skips.length === 1 ? "reason" : "reasons"}`, run.skips.length, () => [listOf(run.skips)]),
+        part(`Did not run: ${numbered(run.skips.length, "reason")}`, run.skips.length, () => [listOf(run.skips)]),
         DATA.runs.length > 1 && compareRuns(),
         el("h2", {}, "Cases"),
         filter,
@@ -1187,13 +1068,12 @@
         DATA.trends.series.length > 0 && plotted("Since when? Times over sessions", plotTrends),
         cases,
         el("p", { class: "quiet no-print keys" }, "Keys: / searches, j and k go through the rows, Enter opens a case, Escape comes back. In a plot, dragging zooms and a double click shows all again."),
-      ].filter((child) => child),
+      ].filter(Boolean),
     );
     const showRows = caseTable(run, cases, heading);
     showRows();
     document.title = run.headline.filter(Boolean).join(": ");
   }
-
 
   function show(id) {
     const place = document.getElementById(id);
@@ -1201,20 +1081,11 @@
     place.focus({ preventScroll: true });
   }
 
-  function facts(pairs) {
-    return el("dl", {}, ...pairs.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)]));
-  }
-
-  function canaries(run) {
-    return run.canaries.length ? tableOf(["canary", ["time", true], ["change", true], "verdict, usual"], run.canaries) : "";
-  }
+  const facts = (pairs) => el("dl", {}, ...pairs.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)]));
 
   function notes(run) {
     const entry = ([text, who]) => {
-      const links = who.slice(0, 3).flatMap(([index, label], i) => [
-        i ? ", " : "",
-        known(index) ? el("a", { href: linkTo(run, index) }, label) : label,
-      ]);
+      const links = who.slice(0, 3).flatMap(([index, label], i) => [i ? ", " : "", linked(run, index, label)]);
       const more = who.length > 3 ? ` and ${who.length - 3} more` : "";
       return el("li", {}, ...links, more, el("div", { class: "reason" }, text));
     };
@@ -1233,79 +1104,59 @@
     const scopes = one.scopes.map((scope) => ({ ...scope, ...(scope.shown && own.find((row) => row.scope === scope.timing[0])) }));
     const plotted = scopes.filter((scope) => scope.shown);
     const states = [...new Set(own.map((row) => row.state))].filter((state, i, all) => state && (TONES.has(state) || all.length === 1));
+    const tables = [
+      ["Times", TIMES, scopes.map((scope) => [...scope.timing, ...TIME_FIGURES.map(([, name]) => scope[name]), badge(scope.state)])],
+      ["Errors", run.error_titles, one.errors],
+      ["Kernels", run.kernel_titles, one.kernels],
+      ["Observed", ["of", "observer", "what it saw"], one.observed.map(([of, ...rest]) => [of || "the test", ...rest])],
+    ];
+    const told = one.told.map(([kind, text, key]) => el("li", {}, badge(kind), " ", key, " ", el("span", { class: "reason" }, text)));
     main.replaceChildren(
       el("nav", { class: "no-print", "aria-label": "cases" }, el("a", { href: linkToTimes(run), rel: "up" }, "← all cases"), step(-1, "previous"), step(1, "next")),
       el("h1", { tabindex: "-1" }, ...states.flatMap((state) => [badge(state), " "]), ...named(one.id)),
       facts(one.facts),
-      ...(one.told.length ? [section("In words", el("ul", { class: "told" }, ...one.told.map(([kind, text, key]) => el("li", {}, badge(kind), " ", key, " ", el("span", { class: "reason" }, text)))))] : []),
-      ...(scopes.length ? [section("Times", timesTable(scopes))] : []),
-      ...(one.errors.length ? [section("Errors", tableOf(run.error_titles, one.errors))] : []),
-      ...(one.kernels.length ? [section("Kernels", tableOf(run.kernel_titles, one.kernels))] : []),
-      ...(one.observed.length ? [section("Observed", tableOf(["of", "observer", "what it saw"], one.observed.map(([of, ...rest]) => [of || "the test", ...rest])))] : []),
+      told.length ? section("In words", el("ul", { class: "told" }, ...told)) : "",
+      ...tables.filter(([, , rows]) => rows.length).map(([title, ...table]) => section(title, tableOf(...table))),
       section("Repeat it", command("repeat", one.command)),
       ...plotted.map((scope) => scopeSection(run, one, scope)),
-      ...(one.epochs.length ? [section("Epochs of the record", tableOf(["epoch", "opened", "reason"], one.epochs.map((each, i) => [String(i + 1), ...each])))] : []),
+      one.epochs.length ? section("Epochs of the record", tableOf(["epoch", "opened", "reason"], one.epochs.map((each, i) => [String(i + 1), ...each]))) : "",
     );
-    drawScopes(run, plotted);
     document.title = `${one.id} · gpukern`;
   }
 
-  function timesTable(scopes) {
-    const figures = ["time", "95 % interval", "±", "samples", "rate", "of ceiling", "speed-up", "change", "90 % interval", "threshold"];
-    const names = ["scope", "timer", "cache", ...figures.map((name) => [name, true]), "verdict"];
-    return tableOf(
-      names,
-      scopes.map((each) => [
-        ...each.timing, each.time, each.range, each.uncertainty, String(each.n), each.rate, each.ceiling,
-        each.speedup, each.change, each.interval, each.threshold, each.state && badge(each.state),
-      ]),
-    );
-  }
+  const TIME_FIGURES = [
+    ["time", "time"], ["95 % interval", "range"], ["±", "uncertainty"], ["samples", "n"], ["rate", "rate"], ["of ceiling", "ceiling"],
+    ["speed-up", "speedup"], ["change", "change"], ["90 % interval", "interval"], ["threshold", "threshold"],
+  ];
+  const TIMES = ["scope", "timer", "cache", ...TIME_FIGURES.map(([title]) => [title, true]), "verdict"];
 
   function scopeSection(run, one, scope) {
     const [name, timer, cache] = scope.timing;
-    const title = `${name} by ${timer}, ${cache}`;
-    return el(
-      "section",
-      { class: "scope" },
-      el("h2", {}, title),
-      el("p", { class: "quiet" }, scope.told),
-      scope.reason && !one.told.some(([, text]) => text === scope.reason) ? el("p", {}, badge(scope.state), " ", scope.reason) : "",
-      el("div", { class: "plots" }),
-      ...(scope.work ? [el("h3", {}, scope.work[0]), tableOf(run.work_titles, scope.work[1]), listOf(scope.work[2])] : []),
-    );
-  }
-
-  function drawScopes(run, scopes) {
-    const places = main.querySelectorAll(".plots");
-    scopes.forEach((scope, i) => {
-      if (scope.distribution) plotDistribution(places[i], scope);
-      if (scope.series) plotOverTime(places[i], scope);
-      if (scope.sessions.length > 1) plotSessions(places[i], run, scope);
-      if (scope.pairs && scope.pairs.length) plotPairs(places[i], scope);
-    });
+    const plots = el("div", { class: "plots" });
+    if (scope.distribution) plotDistribution(plots, scope);
+    if (scope.series) plotOverTime(plots, scope);
+    if (scope.sessions.length > 1) plotSessions(plots, run, scope);
+    if (scope.pairs?.length) plotPairs(plots, scope);
+    const reason = !one.told.some(([, text]) => text === scope.reason) && scope.reason;
+    const work = scope.work ? [el("h3", {}, scope.work[0]), tableOf(run.work_titles, scope.work[1]), listOf(scope.work[2])] : [];
+    const words = [el("p", { class: "quiet" }, scope.told), reason && el("p", {}, badge(scope.state), " ", reason)];
+    return section(`${name} by ${timer}, ${cache}`, ...words, plots, ...work);
   }
 
   // --- where the reader is -------------------------------------------------------------------------
 
-  function linkTo(run, index) {
-    const place = new URLSearchParams(run.number ? { run: run.number } : {});
-    place.set("case", run.cases[index].id);
-    return `#${place}`;
-  }
+  const placeIn = (run, place) => `#${new URLSearchParams([...(run.number ? [["run", run.number]] : []), ...place])}`;
+  const linkTo = (run, index) => placeIn(run, [["case", run.cases[index].id]]);
+  const go = (run, index) => location.assign(linkTo(run, index));
+  const linked = (run, index, text) => (known(index) ? el("a", { href: linkTo(run, index) }, text) : text);
 
   // Returns a link to the table with search, filters and order as they are, or as given.
   function linkToTimes(run, view = run.view) {
     const given = Object.keys(PLAIN).filter((name) => known(view[name]) && view[name] !== PLAIN[name]);
-    const place = given.map((name) => [name, name === "sort" ? COLUMNS[view.sort].title : String(view[name])]);
-    return `#${new URLSearchParams([...(run.number ? [["run", run.number]] : []), ...place])}`;
+    return placeIn(run, given.map((name) => [name, name === "sort" ? COLUMNS[view.sort].title : view[name]]));
   }
 
   const remember = (run) => history.replaceState(null, "", linkToTimes(run));
-
-  function go(run, index) {
-    location.hash = linkTo(run, index);
-  }
 
   let last = null;
 
@@ -1314,7 +1165,6 @@
     const run = prepared(DATA.runs[Number(place.get("run"))] || DATA.runs[0]);
     const index = run.places.get(place.get("case"));
     if (last && !last.onCase) last.run.view.scroll = last.scroll;
-    forgetCharts(document.body);
     chosen.value = String(run.number);
     if (index === undefined) {
       for (const name of ["text", ...CHOICES]) run.view[name] = place.get(name) || "";
@@ -1332,40 +1182,33 @@
     last = { run, onCase: index !== undefined, scroll: window.scrollY, hash: location.hash };
   }
 
-  DATA.runs.forEach((run, i) => {
-    run.number = i;
-  });
-  const chosen = el(
-    "select",
-    { id: "run", "aria-label": "run", on: { change: () => { location.hash = chosen.value === "0" ? "" : `run=${chosen.value}`; } } },
-    ...DATA.runs.map((run, i) => el("option", { value: i }, run.name)),
-  );
+  DATA.runs.forEach((run, number) => Object.assign(run, { number }));
+  const choose = () => location.assign(chosen.value === "0" ? "#" : `#run=${chosen.value}`);
+  const options = DATA.runs.map((run) => el("option", { value: run.number }, run.name));
+  const chosen = el("select", { id: "run", "aria-label": "run", on: { change: choose } }, ...options);
   document.querySelector("header").append(DATA.runs.length > 1 ? chosen : el("span", {}, DATA.runs[0].name));
 
   function walk(by) {
     const links = [...document.querySelectorAll(".cases tbody a")];
     const next = links[links.indexOf(document.activeElement) + by];
-    if (next) {
-      next.focus();
-      next.scrollIntoView({ block: "nearest" });
-    }
+    next?.focus();
+    next?.scrollIntoView({ block: "nearest" });
   }
 
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.altKey || event.metaKey) return;
     const typing = ["INPUT", "SELECT", "TEXTAREA"].includes(document.activeElement.tagName);
     const search = document.getElementById("search");
-    if (event.key === "Escape") {
-      if (typing) {
-        event.preventDefault(); // a browser would empty the search, and keep what it chose
-        document.activeElement.blur();
-      } else document.querySelector("a[rel=up]")?.click();
+    const click = (rel) => document.querySelector(`a[rel=${rel}]`)?.click();
+    if (typing && event.key === "Escape") {
+      event.preventDefault(); // a browser would empty the search, and keep what it chose
+      document.activeElement.blur();
     } else if (!typing && event.key === "/" && search) {
       event.preventDefault();
       search.focus();
-    } else if (!typing && (event.key === "j" || event.key === "k")) walk(event.key === "j" ? 1 : -1);
-    else if (!typing && (event.key === "ArrowLeft" || event.key === "ArrowRight")) {
-      document.querySelector(event.key === "ArrowLeft" ? "a[rel=prev]" : "a[rel=next]")?.click();
+    } else if (!typing) {
+      const keys = { Escape: () => click("up"), ArrowLeft: () => click("prev"), ArrowRight: () => click("next"), j: () => walk(1), k: () => walk(-1) };
+      keys[event.key]?.();
     }
   });
   addEventListener("scroll", () => { if (last) last.scroll = window.scrollY; }, { passive: true });
@@ -1374,7 +1217,7 @@
   // Paper is light, whatever the screen is.
   for (const [event, printed] of [["beforeprint", true], ["afterprint", false]]) {
     addEventListener(event, () => {
-      if (printed) for (const box of document.querySelectorAll("details")) box.openNow?.();
+      if (printed) for (const box of document.querySelectorAll("details")) openNow(box);
       document.documentElement.classList.toggle("printed", printed);
       redrawCharts();
     });

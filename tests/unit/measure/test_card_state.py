@@ -6,9 +6,9 @@ import pytest
 from fake_nvml import UUIDS, FakeNvml, gpu, state
 
 from pytest_gpukern.gpu.errors import DeviceError
-from pytest_gpukern.gpu.nvml import Configuration, PcieLink
+from pytest_gpukern.gpu.nvml import PcieLink
 from pytest_gpukern.gpu.processes import DeviceWatch
-from pytest_gpukern.measure.card_state import CARD, setup_of
+from pytest_gpukern.measure.card_state import CARD
 from pytest_gpukern.measure.observers import OBSERVERS, Instruments, ObservedCall, Observers
 
 
@@ -58,19 +58,3 @@ def test_a_gpu_that_is_lost_is_no_fault_of_the_test(observers, nvml, monkeypatch
 
     monkeypatch.setattr(nvml, "configuration", lost)
     assert seen_in_a_test(observers) == {}
-
-
-def test_what_tests_saw_adds_up_with_the_link_at_its_best():
-    first = {
-        "ecc": True,
-        "remapped_rows": 1,
-        "pcie.generation": 1,
-        "pcie.width": 16,
-        "limited_s.sw_power_cap": 0.5,
-    }
-    second = {"remapped_rows": 2, "pcie.generation": 5, "pcie.width": 8, "limited_s.sw_power_cap": 0.25}
-    idle = {"pcie.generation": 1, "pcie.width": 16, "power_limit_w": 650.0, "corrected_errors": "many"}
-    setup, link, limit_w, limited_s = setup_of([{CARD: values} for values in (first, second, idle)] + [{}])
-    assert setup == Configuration(ecc=True, remapped_rows=2)
-    assert (link, limit_w, limited_s) == (PcieLink(5, 8), 650.0, {"sw_power_cap": 0.75})
-    assert setup_of([]) == (Configuration(), PcieLink(), None, {})

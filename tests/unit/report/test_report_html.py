@@ -28,9 +28,7 @@ def data_of(*runs):
     text = re.search(r'<script type="application/json" id="data">(.*?)</script>', html.page(runs), re.DOTALL)
     data = json.loads(text[1])
     for run in data["runs"]:
-        for name in ("cases", "scopes", "rows"):
-            run[name] = records(run[name])
-    data["trends"]["series"] = records(data["trends"]["series"])
+        run |= {name: records(run[name]) for name in ("cases", "scopes", "rows")}
     return data
 
 
@@ -95,7 +93,7 @@ def test_it_says_what_the_terminal_says():
     result = next(each for each in run.results if each.case.id == data["cases"][slower["case"]]["id"])
     (verdict,) = result.verdicts.values()
     assert ["SLOWER", verdict.explained, "kernel/cupti/cold"] in data["cases"][slower["case"]]["told"]
-    assert [slower["ratio"], slower["limit"]] == [pytest.approx(verdict.ratio, rel=1e-4), 0.02]
+    assert slower["ratio"] == pytest.approx(verdict.ratio, rel=1e-4)
 
 
 def test_two_revisions_are_named_above_all_else_that_is_said_of_the_run():
@@ -127,9 +125,8 @@ def test_sessions_of_the_record_come_before_those_of_the_run_with_card_and_epoch
     data = data_of(run)["runs"][0]
     sessions = data["scopes"][0]["sessions"]
     assert [epoch for _, _, epoch, *_ in sessions] == [0, 0, 0, 1, 1, 1, "measured"]
-    assert [data["cards"][card] for _, card, *_ in sessions] == ["11111111"] * 4 + ["22222222"] + [
-        "11111111"
-    ] * 2
+    first, second = "11111111", "22222222"
+    assert [data["cards"][card] for _, card, *_ in sessions] == [*[first] * 4, second, *[first] * 2]
     assert data["cases"][0]["epochs"][1] == ["2026-10-21 10:00 UTC", "a faster tile"]
 
 
@@ -157,10 +154,7 @@ def test_a_row_says_from_which_time_to_which_and_what_it_reaches_of_which_limit(
     (row,) = data_of(RunResults([slower]))["runs"][0]["rows"]
     assert (row["way"], row["reached"]) == ("1.00 → 1.10 µs", "")
     data = data_of(made_up_runs.gpu_run(2))["runs"][0]
-    assert {(row["scope"], row["of_limit"]) for row in data["rows"]} == {
-        ("kernel", "copy"),
-        ("end_to_end", ""),
-    }
+    assert {row["scope"]: row["of_limit"] for row in data["rows"]} == {"kernel": "copy", "end_to_end": ""}
     assert [case["sizes"] for case in data["cases"]] == [[["n", 10_000]]] * 2
 
 
@@ -194,53 +188,45 @@ def test_a_row_has_its_state_and_a_change_where_its_time_counts(made, failure, s
 def test_a_histogram_counts_every_sample_that_its_bins_hold():
     draw = random.Random(1)
     samples = [draw.lognormvariate(10, 0.01) for _ in range(500)]
-    found = html.distribution(samples)
-    assert sum(found.counts) == 500
-    assert (found.low, found.high) == (min(samples), max(samples))
+    *ends, counts, _ = html.distribution(samples)
+    assert (sum(counts), ends) == (500, [min(samples), max(samples)])
 
 
 def test_a_sample_far_above_the_others_is_told_beside_the_bins():
-    found = html.distribution([100.0 + i % 7 for i in range(60)] + [5_000.0])
-    assert (sum(found.counts), found.high) == (60, 106.0)
-    assert found.notes == "1 sample is above 106 ns, up to 5.00 µs"
+    _, high, counts, notes = html.distribution([100.0 + i % 7 for i in range(60)] + [5_000.0])
+    assert (sum(counts), high, notes) == (60, 106.0, "1 sample is above 106 ns, up to 5.00 µs")
 
 
 @pytest.mark.parametrize(("other", "told"), [(100.0, False), (110.0, True)])
 def test_a_median_between_two_groups_of_samples_is_said_to_be_that(other, told):
     draw = random.Random(2)
     samples = [draw.gauss(mean, 1.0) for mean in (100.0, other) for _ in range(100)]
-    assert ("between two groups" in html.distribution(samples).notes) == told
+    *_, notes = html.distribution(samples)
+    assert ("between two groups" in notes) == told
 
 
 def test_few_samples_have_no_distribution_and_equal_ones_have_one_bin():
     assert html.distribution([3.0] * 5) is html.distribution([]) is html.series([3.0], 200) is None
-    assert html.distribution([7.0] * 30).counts == (30,)
+    assert html.distribution([7.0] * 30)[2] == (30,)
 
 
-def unpacked(found):
-    letters = html._LETTERS
-    steps = [
-        letters.index(a) * 64 + letters.index(b)
-        for a, b in zip(found.packed[::2], found.packed[1::2], strict=True)
-    ]
-    return [found.low + (found.high - found.low) * step / 4095 for step in steps]
+def drawn(samples):
+    """For how many samples one is drawn, and those that are."""
+    _, stride, low, high, steps = html.series(samples, 200)
+    return stride, [low + (high - low) * (ord(step) - ord("一")) / 4095 for step in steps]
 
 
 def test_few_samples_are_drawn_one_by_one():
     samples = [5.0, 9.0, 6.0, 7.0]
-    found = html.series(samples, 200)
-    assert unpacked(found) == pytest.approx(samples, abs=1e-3)
-    assert found.stride == 1
+    assert drawn(samples) == (1, pytest.approx(samples, abs=1e-3))
 
 
 def test_of_many_samples_no_outlier_is_lost():
     samples = [100.0 + i % 3 for i in range(10_000)]
     samples[6_321], samples[77] = 250.0, 3.0
-    found = html.series(samples, 200)
-    drawn = unpacked(found)
-    assert len(drawn) == 200
-    assert (max(drawn), min(drawn)) == (250.0, 3.0)
-    assert drawn.index(250.0) * found.stride == pytest.approx(6_321, abs=100)
+    stride, shown = drawn(samples)
+    assert (len(shown), max(shown), min(shown)) == (200, 250.0, 3.0)
+    assert shown.index(250.0) * stride == pytest.approx(6_321, abs=100)
 
 
 # --- files ----------------------------------------------------------------------------------------
