@@ -1,5 +1,6 @@
 """Tests `gpukern validate --dask` on a real cluster of processes, whose GPUs and pytest are made up."""
 
+import asyncio
 import dataclasses
 import importlib.util
 import json
@@ -26,6 +27,23 @@ from pytest_gpukern.values.result import OutputError
 
 HERE = Path(__file__).parent
 WORKERS = 3
+
+
+@pytest.fixture(autouse=True)
+def no_loop_of_others():
+    """The tests of pages leave a loop of Playwright's running in this thread; a command has none."""
+    others = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    yield
+    asyncio._set_running_loop(others)
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c():
+    """A shell that starts this in the background has Ctrl-C ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class Cluster:
