@@ -30,7 +30,7 @@ from pytest_gpukern.gpu.nvml import open_nvml
 from pytest_gpukern.package import __version__
 from pytest_gpukern.processes.sessions import TIMEOUT_S
 from pytest_gpukern.report import units
-from pytest_gpukern.report.fleet import FORMS, Told, rows, terminal
+from pytest_gpukern.report.fleet import FORMS, Told, named, rows, terminal
 from pytest_gpukern.report.fleet_files import sessions_of, write_run
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.untrusted_json import ContentError
@@ -39,7 +39,6 @@ _LOOK_S = 0.5
 _SIGN_EVERY_S = 5.0
 _HANGS_S = TIMEOUT_S
 """A pytest hangs if it prints nothing for so long: to collect, or to run one test, takes less."""
-_NAMED = 5
 _SILENT_S = 60.0
 """A worker that gives no sign of life for so long hangs; one that left has so long to come back."""
 _GONE = "the scheduler is gone"
@@ -367,6 +366,4 @@ def _other_versions(sessions: Iterable[Session]) -> Iterator[str]:
     for name, versions in on.items():
         usual = max(sorted(versions), key=lambda version: len(versions[version]))
         for version in sorted(versions.keys() - {usual}):
-            where = sorted(versions[version])
-            more = f" and {len(where) - _NAMED} more" if len(where) > _NAMED else ""
-            yield f"{name} {version} on {', '.join(where[:_NAMED])}{more}; most have {usual}"
+            yield f"{name} {version} on {named(sorted(versions[version]))}; most have {usual}"

@@ -263,7 +263,7 @@ def _silent(
 ) -> Iterator[Finding]:
     """Yields hosts that reported nothing or few cards, and cards without a valid time or with a problem."""
     damaged = grouped({*unreadable} - {(card.host, card.index) for card in by_card})
-    reported = {card.host for session in by_card.values() for card in (of.card for of in session)}
+    reported = {session.card.host for sessions in by_card.values() for session in sessions}
     for host in sorted({*(expected or ())} - reported - damaged.keys(), key=_natural):
         yield Finding(Kind.SILENT, "missing", host)
     for card, sessions in by_card.items():

@@ -90,8 +90,8 @@ def _of_finding(finding: Finding, causes: Sequence[Cause] = (), sessions: int = 
     values = {
         "where": where,
         "quoted": shlex.quote(printable(where)),
-        "names": _named(finding.names),
-        "on": _named(finding.cards),
+        "names": named(finding.names),
+        "on": named(finding.cards),
         "number": finding.number,
         "of": finding.of,
         **{f"{noun}s": units.counted(finding.number, noun) for noun in ("card", "session")},
@@ -142,10 +142,11 @@ def _confirmed(sessions: int) -> str:
     return f"confirmed by {units.counted(sessions, 'other session')}"
 
 
-def _named(items: Iterable[object]) -> str:
+def named(items: Iterable[object], most: int = _MOST_NAMES) -> str:
+    """Returns the first names, and counts the others: `node1, node2 and 3 more`."""
     names = [*map(str, items)]
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 class Told(NamedTuple):
@@ -244,7 +245,7 @@ def _of_change(change: Change) -> Iterator[str]:
         yield f"fixed kernels of each session: {_changes(change.canaries, change.canaries)}"
     if change.versions:
         versions = (
-            f"{name} {_named(old) or 'none'} → {_named(new) or 'none'}"
+            f"{name} {named(old) or 'none'} → {named(new) or 'none'}"
             for name, (old, new) in change.versions.items()
         )
         yield f"versions: {', '.join(versions)}"

@@ -104,7 +104,8 @@ def pieces(x, weight, bias, y, mean, rstd, columns, block):
 def tuned(x, weight, bias, y, mean, rstd, columns):
     """The same loop with what Triton's autotuner finds best for the length, up to a power of two.
 
-    Its dtypes and layouts are those of `pieces`: each would compile all configurations once more.
+    `pieces` has the same loop, and is checked in other dtypes and layouts. Here each of them would compile
+    all configurations again.
     """
     length = max(1024, triton.next_power_of_2(columns))
     arguments = (x, weight, bias, y, mean, rstd, columns, EPS)

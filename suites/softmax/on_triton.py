@@ -121,7 +121,8 @@ def online_maximum(x, y, columns, block):
 def tuned(x, y, columns):
     """The same loop with what Triton's autotuner finds best for the length, up to a power of two.
 
-    Its dtypes and layouts are those of `online_maximum`: each would compile all configurations once more.
+    `online_maximum` has the same loop, and is checked in other dtypes and layouts. Here each of them would
+    compile all configurations again.
     """
     length = max(1024, triton.next_power_of_2(columns))
     return lambda: softmax_tuned[(len(x),)](x, y, columns, length)
