@@ -168,9 +168,8 @@ def judged(case: CaseInfo, architecture: str, now: CompiledCode, before: Compile
         return Verdict(VerdictKind.SAME_CODE, "the same instructions and resources")
     said = ", ".join(_changes(now.kernels, before.kernels)) or "other instructions, the same resources"
     compiler = f"{before.compiler} → {now.compiler}: " if before.compiler != now.compiler else ""
-    variant = f"{case.backend}.{case.variant}" if case.backend else case.variant
     chosen = f"autotuned {_chosen(before)} → {_chosen(now)}: " if before.autotuned != now.autotuned else ""
-    return Verdict(VerdictKind.CHANGED, f"{compiler}{variant} {architecture}: {chosen}{said}")
+    return Verdict(VerdictKind.CHANGED, f"{compiler}{case.label} {architecture}: {chosen}{said}")
 
 
 def growth(architecture: str, now: CompiledCode, before: CompiledCode | None) -> Iterator[Finding]:

@@ -45,15 +45,15 @@ class RunReport(RunResults):
     files: tuple[Path, ...] = ()
 
 
-def file_text(path: Path, runs: Sequence[RunResults]) -> str:
+def content_of(path: Path, runs: Sequence[RunResults]) -> str | bytes:
     """Returns what a file holds that tells of runs, in the form that its suffix names.
 
     Raises:
         EmptyReportError: it would hold nothing.
     """
     form = FORMS[suffix_of(path) or ""]
-    text: str = pkgutil.resolve_name(form.function)(runs if form.several else runs[0])
-    return text
+    content: str | bytes = pkgutil.resolve_name(form.function)(runs if form.several else runs[0])
+    return content
 
 
 def write_forms(report: RunReport, config: pytest.Config, *, in_summary: bool = False) -> RunReport:
@@ -78,7 +78,7 @@ def write_forms(report: RunReport, config: pytest.Config, *, in_summary: bool = 
 def _write_file(report: RunReport, path: Path) -> None:
     """Writes a file; one that has nothing to hold, too, or it would still tell of an earlier run."""
     try:
-        text = file_text(path, [report])
+        content = content_of(path, [report])
     except EmptyReportError as nothing:
-        text = nothing.text
-    write_named(path, text, "--gpukern-report")
+        content = nothing.text
+    write_named(path, content, "--gpukern-report")

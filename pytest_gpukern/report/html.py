@@ -92,7 +92,7 @@ _TAIL = 5.0
 
 
 @uncollected()  # what is made here has no cycles, and the collector would look at all results again and again
-def page(runs: Sequence[RunResults]) -> str:
+def page(runs: Sequence[RunResults]) -> bytes:
     uplot, ours = _file("uPlot/uPlot.iife.min.js"), _file("page.js")
     style = _file("uPlot/uPlot.min.css") + _file("page.css")
     policy = (
@@ -119,8 +119,7 @@ def page(runs: Sequence[RunResults]) -> str:
 </body>
 </html>
 """
-    # Text takes twice as much memory as bytes, so the parts meet as these.
-    return b"".join([before.encode(), _escaped(_data(runs)), behind.encode()]).decode()
+    return b"".join([before.encode(), _escaped(_data(runs)), behind.encode()])  # text takes twice the memory
 
 
 def _data(runs: Sequence[RunResults]) -> JsonDict:
@@ -130,8 +129,8 @@ def _data(runs: Sequence[RunResults]) -> JsonDict:
         "units": {"time": units.TIMES, "rate": [(scale, f"{name}FLOP/s") for scale, name in units.RATES]},
         "tones": {state: row.tone for state, row in STATES.items()},
         "barred": [state for state, row in STATES.items() if row.always_fails],
+        "trends": _trends(newest_first),  # first, so that its memory serves the runs
         "runs": [_RunData(run).json() for run in newest_first],
-        "trends": _trends(newest_first),
     }
 
 
@@ -184,7 +183,7 @@ def _table(entries: Iterable[JsonDict]) -> list[msgspec.Raw]:
     """Returns dicts with the same keys as columns, in blocks; values are hashable."""
     left = iter(entries)
     blocks = iter(lambda: list(itertools.islice(left, _BLOCK)), [])
-    return [msgspec.Raw(_json(_block(block))) for block in blocks]
+    return [msgspec.Raw(_escaped(_block(block))) for block in blocks]
 
 
 def _block(entries: Sequence[JsonDict]) -> JsonDict:
@@ -232,6 +231,7 @@ class _RunData:
         self.places = {id(result): place for place, result in enumerate(self.results)}
         # What many entries share crosses once; they have its number, in the order in which things come.
         self.points, self.moments, self.cards = dict[object, int](), dict[str, int](), dict[str, int]()
+        self.launched = dict[tuple[str, ...], int]()
         plots = sum(row.scope is not None for row in self.rows)
         self.most = min(_MOST_POINTS, max(_FEWEST_POINTS, _POINTS // max(1, plots)))
 
@@ -274,6 +274,7 @@ class _RunData:
             "ceilings": _ceilings(run),
             "moments": list(self.moments),
             "cards": list(self.cards),
+            "launched": list(self.launched),
             "error_titles": _ERROR_TITLES,
             "kernel_titles": ["Name", *LAUNCH_TITLES],
             "work_titles": _WORK_TITLES,
@@ -390,7 +391,7 @@ class _RunData:
             "distribution": distribution(samples),
             "series": series(samples, self.most),
             "sessions": self._sessions(result, measurement) if shown else (),
-            "work": _work(breakdown(result, time)) if shown else None,
+            "work": self._work(breakdown(result, time)) if shown else None,
         }
 
     def _sessions(self, result: Result, measurement: Measurement) -> tuple[tuple[Any, ...], ...]:
@@ -412,6 +413,15 @@ class _RunData:
                 if other.key == key and other.invalid is None
             ]
         return tuple(session for session in sessions if _drawable(session[3]))
+
+    def _work(self, work: Breakdown | None) -> tuple[str, tuple[object, ...], tuple[str, ...]] | None:
+        """Returns title, rows and notes; a row ends with the number of what was launched."""
+        if work is None:
+            return None
+        launched = ((line.name, *launch_cells(line.kernel)) for line in work.lines)
+        numbers = (self.launched.setdefault(cells, len(self.launched)) for cells in launched)
+        rows = ((*line.cells, number) for line, number in zip(work.lines, numbers, strict=True))
+        return work.title, tuple(rows), work.notes
 
     def _moment(self, moment: datetime | str) -> int:
         return self.moments.setdefault(_moment(moment), len(self.moments))
@@ -577,11 +587,3 @@ def _error(name: str, error: OutputError) -> tuple[str, ...]:
 
 _WORK_TITLES = (*((title, True) for title in WORK_TITLES), "Name", *LAUNCH_TITLES)
 """Those of figures stand to the right."""
-
-
-def _work(work: Breakdown | None) -> tuple[str, tuple[tuple[str, ...], ...], tuple[str, ...]] | None:
-    """Returns title, rows and notes."""
-    if work is None:
-        return None
-    rows = ((*line.cells, line.name, *launch_cells(line.kernel)) for line in work.lines)
-    return work.title, tuple(rows), work.notes

@@ -195,9 +195,7 @@ def _by_code(result: Result) -> Judged:
 
 
 def variant_label(result: Result) -> str:
-    case = result.case
-    label = f"{case.backend}.{case.variant}" if case.backend else case.variant
-    return label + result.gpu_in_name
+    return result.case.label + result.gpu_in_name
 
 
 def shared_sizes(results: Sequence[Result]) -> dict[str, str]:
@@ -218,12 +216,12 @@ def chosen_text(result: Result) -> str:
 
 
 def rows_of(
-    result: Result, peers: Sequence[Result], shared: Collection[str] = (), *, failure: str | None = None
+    result: Result, references: Sequence[Result], shared: Collection[str] = (), *, failure: str | None = None
 ) -> list[ResultRow]:
     """Returns the rows of one result; only the first names the case and its error.
 
     Args:
-        peers: all results of its problem at its point, among which the variant for the speed-up is looked up.
+        references: results at its point, among them all of the variant that its speed-up is against.
         shared: axes and parameters that are said elsewhere.
         failure: as of `judged`.
     """
@@ -235,7 +233,7 @@ def rows_of(
         return [_unmeasured(result, label, own, failure)]
     rows = []
     for time in scope_times(result):
-        rows.append(_measured(result, label, time, peers, own, failure))
+        rows.append(_measured(result, label, time, references, own, failure))
         own, failure = ("", "", ""), None
     return rows
 
@@ -261,7 +259,7 @@ def _measured(
     result: Result,
     label: str,
     time: ScopeTime,
-    peers: Sequence[Result],
+    references: Sequence[Result],
     own: tuple[str, str, str],
     failure: str | None,
 ) -> ResultRow:
@@ -291,7 +289,7 @@ def _measured(
     )
     if result.simulated:  # the simulator's time is no time of a kernel, whoever took it
         return made(time="simulated")
-    factor, shares = speedup(result, measurement, peers), ceiling_shares(result, time)
+    factor, shares = speedup(result, measurement, references), ceiling_shares(result, time)
     return made(
         time=units.time(measurement.summary.median_ns, half_width(measurement)),
         uncertainty=units.share(half_width(measurement)),
@@ -408,7 +406,7 @@ def ceiling_shares(result: Result, time: ScopeTime) -> dict[str, float]:
     return {name: share for name, share in shares.items() if share is not None}
 
 
-def speedup(result: Result, measurement: Measurement, peers: Sequence[Result]) -> float | None:
+def speedup(result: Result, measurement: Measurement, references: Sequence[Result]) -> float | None:
     """Returns the reference variant's time ÷ this one's; None where either is missing or invalid.
 
     The reference is taken at the same point as run, in the same scope if it has it, else in its only scope;
@@ -420,8 +418,8 @@ def speedup(result: Result, measurement: Measurement, peers: Sequence[Result]) -
         return None
     candidates = [
         peer
-        for peer in peers
-        if f"{peer.case.backend}.{peer.case.variant}" == result.speedup_against
+        for peer in references
+        if peer.case.label == result.speedup_against
         and peer.case.measured_point == result.case.measured_point
         and peer.gpu_in_name == result.gpu_in_name
         and peer.valid

@@ -52,13 +52,17 @@ def problems_of(run: RunResults) -> list[ProblemTable]:
     problems = []
     for name, results in members.items():
         ordered, shared = _ordered(results), shared_sizes(results)
-        peers: dict[str, list[Result]] = {}  # speed-ups are of the same point
+        against = {result.speedup_against for result in results}
+        references: dict[str, list[Result]] = {}  # speed-ups are of the same point
         for result in results:
-            peers.setdefault(_point(result), []).append(result)
+            if result.case.label in against:
+                references.setdefault(_point(result), []).append(result)
         rows = [
             row
             for result in ordered
-            for row in rows_of(result, peers[_point(result)], shared, failure=run.own_failure(result))
+            for row in rows_of(
+                result, references.get(_point(result), ()), shared, failure=run.own_failure(result)
+            )
         ]
         problems.append(ProblemTable(name, ordered, rows))
     return problems

@@ -85,17 +85,18 @@ def replace(path: Path, content: bytes) -> None:
     _sync_folder(target.parent)
 
 
-def write_named(path: Path, text: str, option: str) -> None:
+def write_named(path: Path, content: str | bytes, option: str) -> None:
     """Writes a file that an option names, whole or not at all; folders that are missing are made.
 
-    Names in the text may hold halves of surrogate pairs, which are escaped as JSON does it.
+    Names in a text may hold halves of surrogate pairs, which are escaped as JSON does it.
 
     Raises:
         FileError: the file or a missing folder cannot be made; an old file is as it was.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace(path, text.encode(errors="backslashreplace"))
+        encoded = content.encode(errors="backslashreplace") if isinstance(content, str) else content
+        replace(path, encoded)
     except (FileError, OSError) as error:
         unmade = f"cannot be written: {getattr(error, 'strerror', None) or error}"
         remedy = f"Check permissions and free space, or name another file with {option}"

@@ -461,6 +461,11 @@ class CaseInfo:
         return runs_on_gpu(self.backend)
 
     @property
+    def label(self) -> str:
+        """The variant's backend and name, as in `host.numpy`; the name alone for a plain test."""
+        return f"{self.backend}.{self.variant}" if self.backend else self.variant
+
+    @property
     def sizes(self) -> dict[str, str]:
         """Axis or parameter → its value as text; `asked→ran` where a machine's limit reduced it."""
         texts = {}

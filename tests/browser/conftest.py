@@ -36,7 +36,7 @@ def show(browser, tmp_path):
     contexts, complaints, file = [], [], tmp_path / "report.html"
 
     def open_page(*runs, width=1280, height=900, scheme="light", place=""):
-        file.write_text(page_of(runs), encoding="utf-8")
+        file.write_bytes(page_of(runs))
         context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
         )

@@ -1138,7 +1138,9 @@
     if (scope.sessions.length > 1) plotSessions(plots, run, scope);
     if (scope.pairs?.length) plotPairs(plots, scope);
     const reason = !one.told.some(([, text]) => text === scope.reason) && scope.reason;
-    const work = scope.work ? [el("h3", {}, scope.work[0]), tableOf(run.work_titles, scope.work[1]), listOf(scope.work[2])] : [];
+    const [title, rows, notes] = scope.work ?? [];
+    const whole = (row) => [...row.slice(0, -1), ...run.launched[row.at(-1)]];
+    const work = title ? [el("h3", {}, title), tableOf(run.work_titles, rows.map(whole)), listOf(notes)] : [];
     const words = [el("p", { class: "quiet" }, scope.told), reason && el("p", {}, badge(scope.state), " ", reason)];
     return section(`${name} by ${timer}, ${cache}`, ...words, plots, ...work);
   }

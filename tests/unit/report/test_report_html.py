@@ -25,7 +25,8 @@ from pytest_gpukern.values.result import Correctness, GateFailure, Summary
 
 def data_of(*runs):
     """What the page's script reads, its tables as lists of dicts."""
-    text = re.search(r'<script type="application/json" id="data">(.*?)</script>', html.page(runs), re.DOTALL)
+    page = html.page(runs).decode()
+    text = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     data = json.loads(text[1])
     for run in data["runs"]:
         run |= {name: records(run[name]) for name in ("cases", "scopes", "rows")}
@@ -45,7 +46,7 @@ def records(blocks):
 
 
 def test_the_page_lets_nothing_run_but_its_two_scripts_and_nothing_be_loaded():
-    page = html.page([made_up_runs.gpu_run(12)])
+    page = html.page([made_up_runs.gpu_run(12)]).decode()
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
     scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     hashes = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts]
@@ -55,7 +56,7 @@ def test_the_page_lets_nothing_run_but_its_two_scripts_and_nothing_be_loaded():
 
 
 def test_no_text_of_a_run_is_markup():
-    page = html.page([made_up_runs.hostile_run()])
+    page = html.page([made_up_runs.hostile_run()]).decode()
     assert "<img" not in page
     assert page.count("<script") == page.count("</script") == 3
     assert made_up_runs.HOSTILE in data_of(made_up_runs.hostile_run())["runs"][0]["cases"][0]["id"]
@@ -132,8 +133,8 @@ def test_sessions_of_the_record_come_before_those_of_the_run_with_card_and_epoch
 
 def test_kernels_stand_in_nvprofs_table_with_their_launch():
     data = data_of(made_up_runs.gpu_run(1))["runs"][0]
-    _, (row,), _ = data["scopes"][0]["work"]
-    told = dict(zip(map(str, data["work_titles"]), row, strict=True))
+    _, ((*cells, number),), _ = data["scopes"][0]["work"]
+    told = dict(zip(map(str, data["work_titles"]), (*cells, *data["launched"][number]), strict=True))
     assert told["Name"] == "saxpy_kernel<float>"
     assert (told["Block Size"], told["Regs"], told["Occupancy"]) == ("256", "32", "75 %")
 
