@@ -85,9 +85,10 @@ def _living(module: str, kind: str) -> list[Any]:
     wanted = getattr(sys.modules.get(module), kind, None)
     if wanted is None:
         return []
-    # A frozen object, as in a child session, is not among the collector's, but mostly in its module.
-    modules = [loaded for loaded in list(sys.modules.values()) if isinstance(loaded, ModuleType)]
-    objects = itertools.chain(gc.get_objects(), *(list(vars(loaded).values()) for loaded in modules))
+    objects = gc.get_referrers(wanted)  # an object refers to its class, and this search is in C
+    if gc.get_freeze_count():  # what is frozen, as in a child session, is mostly in its module
+        modules = [loaded for loaded in list(sys.modules.values()) if isinstance(loaded, ModuleType)]
+        objects += itertools.chain.from_iterable(list(vars(loaded).values()) for loaded in modules)
     return list({id(thing): thing for thing in objects if type(thing) is wanted}.values())
 
 
