@@ -22,10 +22,12 @@ from pytest_gpukern.baseline.merge import WriteReport, unselected
 from pytest_gpukern.baseline.record import Baseline, Epoch, Record
 from pytest_gpukern.baseline.store import CODE, Store, rewrite, unfit
 from pytest_gpukern.cli import exits
+from pytest_gpukern.code import record as code
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table
 from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.values import atomic_file
 from pytest_gpukern.values.result import JsonDict, Result, plain
 from pytest_gpukern.values.settings import REASON_NEEDED
 from pytest_gpukern.values.untrusted_json import FileError
@@ -196,8 +198,11 @@ def _epoch_lines(epochs: dict[str, list[JsonDict]]) -> list[str]:
 
 
 def _declare_prune(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Removes records of cases from a baseline file. Deletes the file if none is left."
-    parser.add_argument("file", type=Path, metavar="FILE", help="a baseline file")
+    parser.description = (
+        "Removes records of cases from a baseline file or a file of machine code. Deletes the file if none "
+        "is left."
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="a baseline file, or NAME.code.json")
     parser.add_argument(
         "--case", nargs="+", required=True, metavar="ID|GLOB", help="cases to remove, such as 'exp/cupy.*'"
     )
@@ -213,14 +218,31 @@ def _prune(known: argparse.Namespace) -> int:
     def change(baseline: Baseline) -> Baseline:
         return baseline.without(matching(baseline.cases, known.case))
 
-    before = load(known.file)
-    after = change(before) if known.dry_run else rewrite(known.file, change)
-    removed = sorted(before.cases.keys() - after.cases.keys())
+    if known.file.name.endswith(f".{CODE}.json"):
+        held = dict.fromkeys(_without_code(known), "machine code")
+    else:
+        before = load(known.file)
+        after = change(before) if known.dry_run else rewrite(known.file, change)
+        gone = sorted(before.cases.keys() - after.cases.keys())
+        held = {name: _held(before, before.cases[name]) for name in gone}
     verb = "would remove" if known.dry_run else "removed"
-    lines = (f"{verb} {name}: {_held(before, before.cases[name])}" for name in removed)
-    value = {"file": str(known.file), "dry_run": known.dry_run, "cases": removed}
+    lines = (f"{verb} {name}: {what}" for name, what in held.items())
+    value = {"file": str(known.file), "dry_run": known.dry_run, "cases": [*held]}
     exits.show_as_asked(known, value, lines)
     return exits.FINE
+
+
+def _without_code(known: argparse.Namespace) -> list[str]:
+    """Removes cases from a file of machine code, which goes if none is left; returns their ids."""
+    gone = matching(code.load(known.file).cases, known.case)
+    if not known.dry_run:
+        with atomic_file.locked(known.file.parent):
+            after = code.load(known.file).without(gone)
+            if after.cases:
+                atomic_file.replace(known.file, code.rendered(after))
+            else:
+                atomic_file.remove(known.file)
+    return gone
 
 
 def _held(baseline: Baseline, record: Record) -> str:

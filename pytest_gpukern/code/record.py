@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,14 +17,7 @@ from pytest_gpukern.baseline.store import CODE, Store, held_by
 from pytest_gpukern.findings.regressions import RESOURCES
 from pytest_gpukern.report import units
 from pytest_gpukern.values import atomic_file
-from pytest_gpukern.values.result import (
-    CaseInfo,
-    CompiledCode,
-    Finding,
-    KernelFacts,
-    Verdict,
-    sizes_text,
-)
+from pytest_gpukern.values.result import CaseInfo, CompiledCode, Finding, KernelFacts, Verdict, sizes_text
 from pytest_gpukern.values.untrusted_json import ContentError, content_of, of_schema, read
 from pytest_gpukern.values.verdict_table import VerdictKind
 
@@ -72,6 +65,11 @@ class CodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
         if known is not None and known.like:
             known = self.cases.get(known.like)
         return known.code if known is not None else {}
+
+    def without(self, case_ids: Iterable[str]) -> CodeFile:
+        """Returns the file without some cases; what was like one of them has its code."""
+        kept = sorted(self.cases.keys() - set(case_ids))
+        return structs.replace(self, cases=_shortened({case_id: self.of(case_id) for case_id in kept}))
 
 
 class CodeRecords:

@@ -151,8 +151,10 @@ def replaced_clocks() -> Iterator[tuple[str, object]]:
         genuine = isinstance(kept, BuiltinFunctionType) and (kept.__module__, kept.__name__) == ("time", name)
         if current is not kept or not genuine:  # it may have been replaced before this file was loaded
             yield f"time.{name}", current
-    for module_name, module in list(sys.modules.items()):  # thousands, before and after each measurement
-        if module_name == __name__ or module_name.partition(".")[0] != _PACKAGE:
+    loaded = list(sys.modules.items())  # thousands, before and after each measurement
+    ours = [(module_name, module) for module_name, module in loaded if module_name.startswith(_PACKAGE)]
+    for module_name, module in ours:
+        if module_name == __name__:
             continue
         for name, current in [(name, vars(module)[name]) for name in _KEPT if name in vars(module)]:
             # A module may have its own function of that name: report.units.time formats a time.

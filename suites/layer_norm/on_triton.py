@@ -78,13 +78,7 @@ CONFIGURATIONS = [
 layer_norm_tuned = triton.autotune(CONFIGURATIONS, key=["length"], do_bench=briefly)(layer_norm_tuned)
 
 
-@layer_norm.variant(
-    "triton",
-    per_thread=(8,),
-    max_size={"columns": 32_768},
-    layouts=("misaligned",),
-    dtypes=("float16", "bfloat16"),
-)
+@layer_norm.variant("triton", per_thread=(8,), max_size={"columns": 32_768}, layouts=("misaligned",))
 def row(x, weight, bias, y, mean, rstd, columns, per_thread):
     """A row a program; a thread has 8 elements, if 32 warps suffice."""
     block = max(128, triton.next_power_of_2(columns))  # short rows share a kernel

@@ -9,6 +9,7 @@ import pytest
 from made_up_records import case_of, store_of
 from msgspec import structs
 
+from pytest_gpukern.cli import main as cli
 from pytest_gpukern.code.record import CodeRecords, growth, judged
 from pytest_gpukern.values.result import CompiledCode, Finding, KernelFacts, Verdict
 from pytest_gpukern.values.untrusted_json import FileError
@@ -63,6 +64,23 @@ def test_a_case_that_is_compiled_to_the_same_as_another_is_written_as_like_it_un
     assert read(tmp_path, 9) == read(tmp_path, 8) != {}
     write(tmp_path, 8, replaces=True, sm_90=code(registers=53))
     assert [registers(tmp_path, n) for n in (8, 9)] == [{"sm_90": 53}, {"sm_90": 30}]
+
+
+def test_what_is_pruned_leaves_its_code_to_those_that_were_like_it(tmp_path, capsys):
+    for n in (8, 9):
+        write(tmp_path, n, sm_90=code())
+    file, before = tmp_path / FILE, (tmp_path / FILE).read_text()
+
+    def prune(case_id, *options):
+        return cli.main(["baseline", "prune", str(file), "--case", case_id, "--write-in-ci", *options])
+
+    assert prune("*n=8", "--dry-run") == 0
+    assert file.read_text() == before
+    assert prune("*n=8") == 0
+    assert capsys.readouterr().out.splitlines()[1] == "removed scaling/numba.plain/n=8: machine code"
+    assert (registers(tmp_path, 8), registers(tmp_path, 9)) == ({}, {"sm_90": 30})
+    assert prune("*") == 0
+    assert not file.exists()
 
 
 def test_creating_only_adds_updating_replaces_and_what_does_not_compile_is_not_recorded(tmp_path):
