@@ -78,7 +78,7 @@ CONFIGURATIONS = [
 layer_norm_tuned = triton.autotune(CONFIGURATIONS, key=["length"], do_bench=briefly)(layer_norm_tuned)
 
 
-@layer_norm.variant("triton", per_thread=(8,), max_size={"columns": 32_768}, layouts=("misaligned",))
+@layer_norm.variant("triton", per_thread=(8,), max_size={"columns": 32_768})
 def row(x, weight, bias, y, mean, rstd, columns, per_thread):
     """A row a program; a thread has 8 elements, if 32 warps suffice."""
     block = max(128, triton.next_power_of_2(columns))  # short rows share a kernel
@@ -89,18 +89,18 @@ def row(x, weight, bias, y, mean, rstd, columns, per_thread):
 
 @layer_norm.variant("triton", block=(1024,), layouts=("misaligned",), dtypes=("float16", "bfloat16"))
 def pieces(x, weight, bias, y, mean, rstd, columns, block):
-    """A row a program, piece by piece, for rows of any length, as in Triton's tutorial."""
+    """A row a program, piece by piece, for rows of any length, as in Triton's tutorial.
+
+    Its loads and stores are those of the others, so it alone is checked in other dtypes and layouts: each
+    would be compiled again.
+    """
     arguments = (x, weight, bias, y, mean, rstd, columns, EPS)
     return lambda: layer_norm_pieces[(len(x),)](*arguments, BLOCK=block)
 
 
 @layer_norm.variant("triton")
 def tuned(x, weight, bias, y, mean, rstd, columns):
-    """The same loop with what Triton's autotuner finds best for the length, up to a power of two.
-
-    `pieces` has the same loop, and is checked in other dtypes and layouts. Here each of them would compile
-    all configurations again.
-    """
+    """The same loop with what Triton's autotuner finds best for the length, up to a power of two."""
     length = max(1024, triton.next_power_of_2(columns))
     arguments = (x, weight, bias, y, mean, rstd, columns, EPS)
     return lambda: layer_norm_tuned[(len(x),)](*arguments, length)

@@ -88,7 +88,7 @@ CONFIGURATIONS = [
 softmax_tuned = triton.autotune(CONFIGURATIONS, key=["length"], do_bench=briefly)(softmax_tuned)
 
 
-@softmax.variant("triton", per_thread=(8,), max_size={"columns": 32_768}, layouts=("misaligned",))
+@softmax.variant("triton", per_thread=(8,), max_size={"columns": 32_768})
 def row(x, y, columns, per_thread):
     """A row a program, as in Triton's tutorial; a thread has 8 elements, if 32 warps suffice."""
     block = block_of(columns)
@@ -107,16 +107,16 @@ def several_rows(x, y, columns):
 
 @softmax.variant("triton", block=(1024,), layouts=("misaligned",), dtypes=("float16", "bfloat16"))
 def online_maximum(x, y, columns, block):
-    """A row a program, piece by piece, for rows of any length."""
+    """A row a program, piece by piece, for rows of any length.
+
+    Its loads and stores are those of the others, so it alone is checked in other dtypes and layouts: each
+    would be compiled again.
+    """
     return lambda: softmax_online[(len(x),)](x, y, columns, BLOCK=block)
 
 
 @softmax.variant("triton")
 def tuned(x, y, columns):
-    """The same loop with what Triton's autotuner finds best for the length, up to a power of two.
-
-    `online_maximum` has the same loop, and is checked in other dtypes and layouts. Here each of them would
-    compile all configurations again.
-    """
+    """The same loop with what Triton's autotuner finds best for the length, up to a power of two."""
     length = max(1024, triton.next_power_of_2(columns))
     return lambda: softmax_tuned[(len(x),)](x, y, columns, length)
