@@ -18,12 +18,12 @@ from pathlib import Path
 from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.suites import RAN, REPORT, Asked, NoRunError, UsageError, started, visible_gpus
 from pytest_gpukern.findings import cards, fleet
-from pytest_gpukern.findings.cards import FEWEST_CASES, Card, Session
+from pytest_gpukern.findings.cards import Card, Session
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.model import Device, short_uuid
 from pytest_gpukern.gpu.nvml import Nvml, open_nvml
 from pytest_gpukern.report import units
-from pytest_gpukern.report.fleet import cards_table, facts_table, lines_of, of_card, rows
+from pytest_gpukern.report.fleet import Told, rows, terminal
 from pytest_gpukern.report.fleet_files import sessions_of, write_run
 from pytest_gpukern.report.layout import wrapped
 from pytest_gpukern.report.run import RunResults
@@ -149,11 +149,14 @@ class _Validation:
         for number in range(2, cards.ROUNDS + 1) if kernels else ():
             self._again(f"session {number} of {cards.ROUNDS}", uuids, kernels)
         raising, since_record = [*self.sessions], cards.since_own_record(first.results, first.history)
-        found = fleet.judged(raising, since_record=since_record)
+        found = fleet.judged(raising, since_record=since_record, expected=())
         if suspects := fleet.to_confirm(found):
             self._confirm(suspects, kernels)
-            found = fleet.judged(raising, self.sessions[len(raising) :], since_record=since_record)
-        exits.show(_report(self.host, found))
+            confirming = self.sessions[len(raising) :]
+            found = fleet.judged(raising, confirming, since_record=since_record, expected=())
+        told = Told(found, rows(found))
+        lines = ["", *terminal(told, exits.width()), *_not_validated(self.host)]
+        exits.show([*lines, f"gpukern {_COMMAND}: {told.verdict[0]}"])
         return max(*self.statuses, int(found.confirmed))
 
     def _confirm(self, suspects: Mapping[Card, fleet.Recheck], kernels: Mapping[str, str]) -> None:
@@ -206,35 +209,6 @@ class _Validation:
             if results or failures:
                 of_gpu = replace(run, results=results, sessions=sessions, failures=failures)
                 self.host.keep(uuid, self.asked.folders, run_text(of_gpu).encode())
-
-
-# --- telling it -----------------------------------------------------------------------------------
-
-
-def _report(host: _Host, found: fleet.FleetFindings) -> list[str]:
-    width, lines = exits.width(), [""]
-    for model in found.models:
-        lines += [f"{len(model.cards)} × {model.name}: times beside those of the other GPUs"]
-        lines += [*cards_table(model, width, found.failed), "", "seen while they measured"]
-        lines += [*facts_table(model, width), ""]
-        if len(model.cards) == 1:
-            lines.append("there is one GPU of this model, so only its record says whether it is slow")
-        elif not model.spreads:
-            lines.append(
-                f"not compared: two GPUs have valid times of fewer than {FEWEST_CASES} kernels of a class"
-            )
-        told = (of_card(card, finding, found.confirmed_by) for card, finding in model.cards.items())
-        lines += [line for row in told if row.text for line in lines_of(row, width)]
-    lines += [line for row in rows(replace(found, models=())) for line in lines_of(row, width)]
-    slow = sum(finding.bad for model in found.models for finding in model.cards.values())
-    text = f"{units.counted(slow, 'GPU')} slow" if slow else "no GPU is slow"
-    failures = sum(found.failed.values())
-    text += f"; {units.counted(failures, 'failed test')}" if failures else ""
-    return [
-        *lines,
-        *_not_validated(host),
-        f"gpukern {_COMMAND}: {units.counted(len(host.gpus), 'GPU')}, {text}",
-    ]
 
 
 def _not_validated(host: _Host) -> list[str]:

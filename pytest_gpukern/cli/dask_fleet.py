@@ -15,7 +15,7 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +30,7 @@ from pytest_gpukern.gpu.nvml import open_nvml
 from pytest_gpukern.package import __version__
 from pytest_gpukern.processes.sessions import TIMEOUT_S
 from pytest_gpukern.report import units
-from pytest_gpukern.report.fleet import FORMS, Told, named, rows, terminal
+from pytest_gpukern.report.fleet import FORMS, Told, rows, terminal
 from pytest_gpukern.report.fleet_files import sessions_of, write_run
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.untrusted_json import ContentError
@@ -46,8 +46,8 @@ _GONE = "the scheduler is gone"
 # --- on a worker ----------------------------------------------------------------------------------
 
 
-def look() -> tuple[str, str, list[tuple[str, str]], list[str]]:
-    """Returns what a worker is: host, address of its nanny or its own, GPUs, and why others are left out.
+def look() -> tuple[str, str, str, list[tuple[str, str]], list[str]]:
+    """Returns what a worker is: version, host, address of its nanny or its own, GPUs, and why others are not.
 
     A GPU is its number in nvidia-smi and its UUID.
     """
@@ -61,7 +61,7 @@ def look() -> tuple[str, str, list[tuple[str, str]], list[str]]:
             gpus = [(str(gpu.index), gpu.uuid) for gpu in whole]
     except (NvmlUnavailable, DeviceError) as error:
         left_out = [str(error)]
-    return socket.gethostname(), worker.nanny or worker.address, gpus, left_out
+    return __version__, socket.gethostname(), worker.nanny or worker.address, gpus, left_out
 
 
 def measure(
@@ -226,10 +226,12 @@ class _Validation:
         """Finds out which cards a worker sees: GPUs, or where none is needed one for what runs without."""
         self._sees[worker] = []
         try:
-            host, owner, gpus, left_out = await self._cluster.call(worker, look)
+            version, host, owner, gpus, left_out = await self._cluster.call(worker, look)
         except NoRunError as error:
             self._lose(Card(worker, worker, "?"), str(error))
             return
+        if version != __version__:
+            self._say(f"{host} has pytest-gpukern {version}, this client {__version__}")
         cards = [Card(uuid, host, index) for index, uuid in gpus]
         if cards or self._needs_gpu:
             for why in left_out:
@@ -332,7 +334,7 @@ def validate_on_dask(scheduler: str, asked: Asked, *, needs_gpu: bool) -> int:
     told = Told(found, rows(found))
     for path in map(Path, asked.reports):
         write_named(path, FORMS[path.suffix](told), REPORT)
-    exits.show([*terminal(told, exits.width()), *_other_versions(done.raising)])
+    exits.show(terminal(told, exits.width()))
     return exits.BAD if found.bad else exits.FINE
 
 
@@ -355,15 +357,3 @@ async def _validated(scheduler: str, asked: Asked, *, needs_gpu: bool) -> _Valid
     finally:
         await client.close()
     return validation
-
-
-def _other_versions(sessions: Iterable[Session]) -> Iterator[str]:
-    """Yields what cards, or this client, have in another version than most cards."""
-    on: dict[str, dict[str, set[str]]] = {"pytest-gpukern": {__version__: {"this client"}}}
-    for card in (session.card for session in sessions if session.card.model):
-        for name, version in (("driver", card.driver or "unknown"), *card.libraries):
-            on.setdefault(name, {}).setdefault(version, set()).add(str(card))
-    for name, versions in on.items():
-        usual = max(sorted(versions), key=lambda version: len(versions[version]))
-        for version in sorted(versions.keys() - {usual}):
-            yield f"{name} {version} on {named(sorted(versions[version]))}; most have {usual}"

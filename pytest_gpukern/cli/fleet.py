@@ -74,7 +74,7 @@ def _run(known: argparse.Namespace) -> int:
         for error in unreadable:
             exits.complain("fleet", error)
     else:
-        exits.show(terminal(told, exits.width()))
+        exits.show([*terminal(told, exits.width()), *[f"wrote {known.output}"] * (form is not None)])
         if unlisted := sorted(reported - {*listed.values()}) if listed else []:
             exits.show([f"not in {known.expect}: {named(map(printable, unlisted), _SHOWN)}"])
     if found.bad or (change is not None and change.moved.confirmed):

@@ -36,6 +36,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -147,6 +148,7 @@ class FleetFindings:
         knows_hosts: whether missing hosts would be seen.
         failed: card → failed tests of its sessions.
         confirmed_by: most sessions of a card that may confirm a suspicion.
+        measured: when the first and the last session ended.
     """
 
     cards: tuple[Card, ...]
@@ -155,6 +157,7 @@ class FleetFindings:
     knows_hosts: bool
     failed: Mapping[Card, int]
     confirmed_by: int
+    measured: tuple[datetime, datetime]
 
     @property
     def confirmed(self) -> bool:
@@ -214,6 +217,7 @@ def judged(
     """
     by_card, first, fresh = _by_card([*raising, *confirming]), _by_card(raising), _by_card(confirming)
     by_model = grouped((card.model, card) for card in by_card if card.model)
+    moments = [session.created for session in (*raising, *confirming)]
     failed = {card: max(session.failed for session in of) for card, of in by_card.items()}
     findings = [wrong for cards in by_model.values() for wrong in _wrong(cards, by_card)]
     findings += [*_corrupt(by_card), *_silent(by_card, expected, unreadable)]
@@ -225,6 +229,7 @@ def judged(
         expected is not None,
         {card: count for card, count in failed.items() if count},
         max(map(len, fresh.values()), default=0),
+        (min(moments), max(moments)),
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import html
 import json
 import shlex
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC
 from typing import NamedTuple
 
-from pytest_gpukern.findings.cards import LIMITS, Card, CardFinding, CardVerdict, Cause, Facts
+from pytest_gpukern.findings.cards import LIMITS, Card, CardFinding, CardVerdict, Cause, Facts, grouped
 from pytest_gpukern.findings.fleet import FEWEST_CARDS, Change, Finding, FleetFindings, Kind, Model
 from pytest_gpukern.gate.change import percent, ratio_of
 from pytest_gpukern.report import units
@@ -34,12 +34,16 @@ _VALIDATE = "gpukern validate --gpukern-report=FOLDER/"
 
 
 class Row(NamedTuple):
-    """Tells one finding: a kind such as `SLOW`, the card, host, driver or case, and what to do about it."""
+    """Tells one finding: a kind such as `SLOW`, the card, host, driver or case, and what to do about it.
+
+    `cards` are those that it is about.
+    """
 
     kind: Kind
     where: str
     text: str
     remedies: tuple[str, ...] = ()
+    cards: tuple[Card, ...] = ()
 
 
 _WRONG = "gpukern report FILE -k {quoted} tells what is wrong"
@@ -81,7 +85,7 @@ def rows(
         for card, finding in model.cards.items():
             doubtful = finding.verdict in (CardVerdict.SUSPECTED, CardVerdict.ONE_CLASS)
             if finding.bad or doubtful or any(cause.of_memory for cause in finding.causes):
-                told.append(of_card(card, finding, found.confirmed_by, since))
+                told.append(_of_card(card, finding, found.confirmed_by, since))
     return sorted(told, key=lambda row: [*Kind].index(row.kind))
 
 
@@ -103,19 +107,18 @@ def _of_finding(finding: Finding, causes: Sequence[Cause] = (), sessions: int = 
     remedies = _remedies(causes, finding.cards[0]) if causes else ()
     remedies = remedies or tuple(filter(None, (remedy.format(**values),)))
     place = f"{finding.what} {where}" if finding.what in ("driver", "libraries") else where
-    return Row(finding.kind, place, "; ".join(texts), remedies)
+    cards = (finding.where,) if isinstance(finding.where, Card) else finding.cards
+    return Row(finding.kind, place, "; ".join(texts), remedies, cards)
 
 
-def of_card(card: Card, finding: CardFinding, sessions: int, since: str = "") -> Row:
+def _of_card(card: Card, finding: CardFinding, sessions: int, since: str = "") -> Row:
     """Returns what a card's verdict rests on, what is known of the cause, and what to do."""
     slower = f"{_changes(finding.shifts, finding.slower)}{since}, {_confirmed(sessions)}"
-    others = units.counted(sessions, "other session")
     said = {
         CardVerdict.SLOW: slower,
         CardVerdict.ONE_OF_TWO: f"slower than the other by {slower}. {_ONE_OF_TWO}",
         CardVerdict.ONE_CLASS: f"{slower}, but in one class and without a physical cause, so not called slow",
         CardVerdict.SUSPECTED: f"{_changes(finding.shifts, finding.suspected)}{since}, {_NOT_YET}",
-        CardVerdict.NOT_CONFIRMED: f"looked slow, and {others} did not confirm it",
     }.get(finding.verdict, "")
     causes = [cause for cause in finding.causes if cause.fault or finding.slower or finding.suspected]
     text = "; ".join(filter(None, (said, *(cause.text for cause in causes))))
@@ -123,7 +126,7 @@ def of_card(card: Card, finding: CardFinding, sessions: int, since: str = "") ->
     if finding.bad and not remedies:
         remedies = (_UNEXPLAINED.format(index=_index(card)),)
     kind = Kind.SLOW if finding.bad else Kind.SUSPECTED if finding.suspected else Kind.NOTED
-    return Row(kind, str(card), text, remedies)
+    return Row(kind, str(card), text, remedies, (card,))
 
 
 def _remedies(causes: Iterable[Cause], card: Card) -> tuple[str, ...]:
@@ -181,29 +184,27 @@ class Told(NamedTuple):
             notes.append(f"{failed} on {on}: gpukern report FILE tells why")
         if any(row.kind is Kind.SUSPECTED for row in self.rows):
             notes.append(f"to confirm, measure these cards again, three sessions in all: {_VALIDATE}")
+        verdicts = [of.verdict for model in found.models if model.spreads for of in model.cards.values()]
+        if alone := verdicts.count(CardVerdict.NOT_COMPARED):
+            notes.append(f"{units.counted(alone, 'card')} not compared: too few valid times that others have")
         if not found.models:
             notes.append("no run measured on a GPU, so no times are compared")
         if not found.knows_hosts:
             notes.append("hosts that reported nothing cannot be seen: name all in a file, --expect=FILE")
-        return notes
-
-    def _kinds_of(self, card: Card) -> list[Kind]:
-        """Returns the kinds of what was found about a card, by itself, by its host or by its software."""
-        groups = (group for model in self.found.models for group in model.groups)
-        about = [of.kind for of in (*self.found.findings, *groups) if card in (*of.cards, of.where)]
-        slow = [Kind.SLOW for model in self.found.models if card in model.cards and model.cards[card].bad]
-        return sorted({*about, *slow}, key=[*Kind].index)
+        if others := _other_versions(found.cards):
+            notes.append(f"other versions: {named(others)}")
+        first, last = (f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}" for moment in found.measured)
+        return [*notes, f"measured from {first} to {last} UTC, judged as one time"]
 
     def cards(self) -> list[dict[str, str | float | None]]:
         """Returns a row for each card: who it is, its verdict, shifts in percent, facts and causes."""
+        kinds_of = grouped((card, row.kind) for row in self.rows for card in row.cards)
         return [
             {
-                "host": card.host,
-                "index": card.index,
-                "uuid": card.uuid,
+                **_named(card),
                 "model": card.model,
                 "driver": card.driver,
-                "findings": " ".join(self._kinds_of(card)),
+                "findings": " ".join(dict.fromkeys(kinds_of.get(card, ()))),
                 "verdict": finding.verdict.value,
                 **{f"{name} %": _percent(finding.shifts.get(name)) for name in LIMITS},
                 "confirmed": " ".join(finding.slower),
@@ -229,12 +230,23 @@ def _context(model: Model) -> str:
             for name, (spread, limit) in model.spreads.items()
         )
         how = f"cards differ by (standard deviation) {'; '.join(classes)}"
+    elif len(model.cards) == 1:
+        how = "there is no other of this model, so only its own record says whether it is slow"
     elif model.spreads:
         how = f"fewer than {FEWEST_CARDS} cards, judged by fixed limits"
-    drivers = Counter(card.driver or "unknown" for card in model.cards).most_common()
-    several = ", ".join(f"{name} on {units.counted(count, 'card')}" for name, count in drivers)
-    how += f"; drivers {several}" if len(drivers) > 1 else ""
     return f"{model.name}, {units.counted(len(model.cards), 'card')}: {how}"
+
+
+def _other_versions(cards: Iterable[Card]) -> list[str]:
+    """Returns what cards have in another version than most: `numba 0.67 on node1 GPU 0 (most: 0.68)`."""
+    known = (card for card in cards if card.model)
+    on = grouped((pair, card) for card in known for pair in card.versions)
+    by_name = grouped((name, (version, cards)) for (name, version), cards in on.items())
+    told = []
+    for name, of in by_name.items():
+        *others, (usual, _) = sorted(of, key=lambda pair: len(pair[1]))
+        told += [f"{name} {version} on {named(cards)} (most: {usual})" for version, cards in others]
+    return told
 
 
 def _of_change(change: Change) -> Iterator[str]:
@@ -257,23 +269,22 @@ def _of_change(change: Change) -> Iterator[str]:
 def terminal(told: Told, width: int) -> list[str]:
     """Returns at most 30 lines: the verdict, findings of every kind, and what to know about the method."""
     lines = _wrapped((bounded(text, _LONGEST_TEXT) for text in told.verdict), width)
+    closing = [line for note in told.notes for line in _wrapped([bounded(note, _LONGEST_TEXT)], width)]
+    room = _MOST_LINES - len(lines) - len(closing)
     if len(told.found.cards) <= _MOST_IN_TABLE:
         for model in told.found.models:
-            lines += cards_table(model, width, told.found.failed)
-    closing = _wrapped(told.notes, width)
-    kinds = list(dict.fromkeys(row.kind for row in told.rows))
-    room = _MOST_LINES - len(lines) - len(closing)
-    for number, kind in enumerate(kinds):
-        of_kind = [row for row in told.rows if row.kind == kind]
-        share, shown = room - 3 * (len(kinds) - number - 1), list[str]()
-        whole = sum(len(lines_of(row, width)) for row in of_kind) <= share
-        for place, row in enumerate(of_kind):
-            # What is wrong with each comes before what to do about one.
-            parts = lines_of(row if whole or not place else row._replace(remedies=()), width)
-            if len(shown) + len(parts) > share - (place + 1 < len(of_kind)):
+            lines += [*_cards_table(model, width, told.found.failed), *_facts_table(model, width)]
+    by_kind = grouped((row.kind, row) for row in told.rows)
+    for number, (kind, of_kind) in enumerate(by_kind.items()):
+        share, shown = room - 3 * (len(by_kind) - number - 1), list[str]()
+        parts = [_lines_of(row, width) for row in of_kind[:_MOST_LINES]]
+        if sum(map(len, parts)) > share:  # what is wrong with each comes before what to do about it
+            parts[1:] = [_lines_of(row._replace(remedies=()), width) for row in of_kind[1:_MOST_LINES]]
+        for place, part in enumerate(parts):
+            if len(shown) + len(part) > share - (place + 1 < len(of_kind)):
                 shown.append(f"and {len(of_kind) - place} more {kind}: -o fleet.html has all")
                 break
-            shown += parts
+            shown += part
         room -= len(shown)
         lines += shown
     return [*lines, *closing]
@@ -283,12 +294,12 @@ def _wrapped(texts: Iterable[str], width: int, indent: str = "") -> list[str]:
     return [part.text for text in texts for part in wrapped(text, width, indent=indent)]
 
 
-def lines_of(row: Row, width: int) -> list[str]:
+def _lines_of(row: Row, width: int) -> list[str]:
     text = bounded(f"{row.kind} {row.where}: {row.text}", _LONGEST_TEXT)
     return [*_wrapped([text], width), *_wrapped((f"→ {remedy}" for remedy in row.remedies), width, "  ")]
 
 
-def cards_table(model: Model, width: int, failed: Mapping[Card, int]) -> list[str]:
+def _cards_table(model: Model, width: int, failed: Mapping[Card, int]) -> list[str]:
     """Returns a row for each card, by its shifts; without columns in which no card has one."""
     findings = model.cards.values()
     shifts = {name: [of.shifts.get(name) for of in findings] for name in LIMITS}
@@ -303,7 +314,7 @@ def cards_table(model: Model, width: int, failed: Mapping[Card, int]) -> list[st
     return _table(model, {**changes, "failed tests": failures, "verdict": verdicts}, width)
 
 
-def facts_table(model: Model, width: int) -> list[str]:
+def _facts_table(model: Model, width: int) -> list[str]:
     """Returns a row for each card with what is known of it."""
     facts = [_facts(finding.facts) for finding in model.cards.values()]
     return _table(model, {title: [of[title] for of in facts] for title in _FACTS}, width)
@@ -362,11 +373,15 @@ def _json(told: Told) -> str:
         JUDGED: True,
         "bad": told.found.bad,
         "summary": [*told.verdict, *told.notes],
-        "findings": [row._asdict() for row in told.rows],
+        "findings": [{**row._asdict(), "cards": [_named(card) for card in row.cards]} for row in told.rows],
         "drain": told.drain,
         "cards": told.cards(),
     }
     return json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+
+
+def _named(card: Card) -> dict[str, str]:
+    return {"host": card.host, "index": card.index, "uuid": card.uuid}
 
 
 def _markdown(told: Told) -> str:
@@ -396,7 +411,8 @@ def _escaped(cell: object) -> str:
 
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>gpukern fleet</title>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<style>body{font:14px sans-serif;margin:2em}table{border-collapse:collapse;margin:1em 0}
+<style>body{font:14px sans-serif;margin:2em}
+table{border-collapse:collapse;margin:1em 0;display:block;overflow-x:auto}
 td,th{border-bottom:1px solid #ccc;padding:.2em .6em;text-align:left;vertical-align:top}</style>
 """
 

@@ -194,7 +194,7 @@ def test_healthy_gpus_take_three_rounds_and_further_ones_only_measure(host, roun
     made = rounds()
     status, out, _ = host("-k", "vector_exp", "--junitxml=j.xml", "--gpukern-timer=cupti", "-v")
     assert status == 0
-    assert out.endswith("gpukern validate --all-gpus: 3 GPUs, no GPU is slow\n")
+    assert out.endswith("gpukern validate --all-gpus: 3 cards of 1 host: nothing stands out\n")
     assert made.seen == [list(UUIDS)] * 3
     first, *further = made.commands
     assert {"-k", "--junitxml=j.xml", "-v", "--dist=each", "--gpukern-scope=kernel"} <= set(first)
@@ -213,10 +213,11 @@ def test_a_slow_gpu_is_named_with_what_to_do_once_fresh_sessions_of_its_slow_cla
     assert counts == [0, 30, 30, 20, 20, 20]
     assert f"SLOW GPU 1 {SHORT[1]}: +3.0 % in memory, +3.0 % in short, confirmed" in out
     assert "→ nothing that NVML tells explains it" in out
-    assert "3 GPUs, 1 GPU slow" in out
+    assert "3 cards of 1 host: 1 SLOW" in out
     rounds(slow(1, 5, until=3))
     status, out, _ = host()
-    assert (status, "looked slow, and 3 other sessions did not confirm it" in out) == (0, True)
+    (row,) = [line for line in out.splitlines() if line.startswith(f"  GPU 1 {SHORT[1]}  +")]
+    assert (status, row.endswith("not confirmed")) == (0, True)
 
 
 def test_a_folder_gets_a_file_of_each_gpu_and_session(host, rounds):
@@ -271,7 +272,8 @@ def test_failed_tests_fail_the_host_and_wrong_outputs_are_not_compared(host, rou
     made = rounds(statuses=[1], failed=[f"suites/test_it.py::test_work[4]@{SHORT[1]}"], wrong=[(1, 4)])
     status, out, _ = host()
     assert status == 1
-    assert "3 GPUs, no GPU is slow; 1 failed test" in out
+    assert "3 cards of 1 host: 1 WRONG" in out
+    assert "1 failed test on 1 card" in out
     assert not any("test_work[4]" in each for each in made.commands[1])
 
 
@@ -286,7 +288,7 @@ def test_too_few_kernels_are_not_measured_again(host, rounds):
     made = rounds(kernels=12)
     status, out, _ = host()
     assert (status, len(made.commands)) == (0, 1)
-    assert "not compared: two GPUs have valid times of fewer than 5 kernels of a class" in out
+    assert "too few kernels have times on two cards, so none are compared" in out
     assert "as the others" not in out
 
 
@@ -310,7 +312,7 @@ def test_gpus_of_another_model_and_instances_of_mig_are_left_out_by_name(host, r
     assert (status, made.seen) == (0, [[UUIDS[1]]])
     assert "left out: 2 instances of MIG: they share a GPU" in out
     assert f"CUDA_VISIBLE_DEVICES={UUIDS[2]} gpukern validate --all-gpus" in " ".join(out.split())
-    assert "there is one GPU of this model, so only its record says whether it is slow" in out
+    assert "there is no other of this model, so only its own record says whether it is slow" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ def test_nothing_stands_out_of_a_healthy_fleet_and_the_same_files_give_the_same_
     status, out = fleet()
     assert (status, out.splitlines()[0]) == (0, "24 cards of 12 hosts: nothing stands out")
     assert "hosts that reported nothing cannot be seen" in out
+    assert "measured from 2026-11-20 00:00 to 2026-11-22 00:00 UTC, judged as one time" in out
     cli.main(["fleet", *map(str, sorted(Path("runs").iterdir(), reverse=True)), "runs"])
     assert capsys.readouterr().out == out, "whatever the order, and a file counts once"
 
@@ -249,6 +250,7 @@ def test_each_form_names_what_stands_out(fleet, capsys):
     assert float(rows["node3", "1"]["memory %"]) == pytest.approx(6.0, abs=0.8)
     content = json.loads(texts["json"])
     assert (content["drain"], content["findings"][0]["where"]) == (["node3"], "node3 GPU 1")
+    assert content["findings"][0]["cards"] == [{"host": "node3", "index": "1", "uuid": "GPU-3-1"}]
     for form in ("html", "md"):
         assert "node3 GPU 1" in texts[form]
         assert "<script>" not in texts[form]
@@ -383,6 +385,19 @@ def test_hosts_of_another_model_have_their_own_number_of_cards(fleet):
     other = {(host, 0): {"device_name": "NVIDIA A100"} for host in range(4)}
     others = {(host, 1): None for host in range(4)}
     assert fleet(of_card=other | others, hosts=12)[0] == 0
+
+
+def test_what_a_card_has_in_another_version_is_told(fleet):
+    _, out = fleet(of_card={(1, 0): {"driver_version": "570.1"}}, hosts=3, sessions=1)
+    assert "other versions: driver 570.1 on node1 GPU 0 (most: 580.159.04)" in out
+
+
+def test_a_card_that_nothing_compares_is_counted(fleet):
+    def few(run):
+        run["results"] = run["results"][:2]
+
+    status, out = fleet(of_card={(1, 0): {"change": few}}, hosts=3, sessions=1)
+    assert (status, "1 card not compared: too few valid times that others have" in out) == (1, True)
 
 
 def test_memory_that_fails_is_told_of_a_card_that_is_fast(fleet):
