@@ -273,7 +273,7 @@ def terminal(told: Told, width: int) -> list[str]:
     room = _MOST_LINES - len(lines) - len(closing)
     if len(told.found.cards) <= _MOST_IN_TABLE:
         for model in told.found.models:
-            lines += [*_cards_table(model, width, told.found.failed), *_facts_table(model, width)]
+            lines += ["", *_cards_table(model, width, told.found.failed), "", *_facts_table(model, width), ""]
     by_kind = grouped((row.kind, row) for row in told.rows)
     for number, (kind, of_kind) in enumerate(by_kind.items()):
         share, shown = room - 3 * (len(by_kind) - number - 1), list[str]()
@@ -315,9 +315,10 @@ def _cards_table(model: Model, width: int, failed: Mapping[Card, int]) -> list[s
 
 
 def _facts_table(model: Model, width: int) -> list[str]:
-    """Returns a row for each card with what is known of it."""
+    """Returns a row for each card with what is known of it; without columns in which nothing is."""
     facts = [_facts(finding.facts) for finding in model.cards.values()]
-    return _table(model, {title: [of[title] for of in facts] for title in _FACTS}, width)
+    columns = {title: [of[title] for of in facts] for title in _FACTS}
+    return _table(model, {title: of for title, of in columns.items() if {*of} != {_UNKNOWN}}, width)
 
 
 def _table(model: Model, columns: Mapping[str, Iterable[str]], width: int) -> list[str]:
@@ -327,6 +328,7 @@ def _table(model: Model, columns: Mapping[str, Iterable[str]], width: int) -> li
     return table(shown, width, indent="  ")[0]
 
 
+_UNKNOWN = "unknown"
 _FACTS = {
     "SM clock": "%(sm_mhz).0f MHz",
     "memory clock": "%(memory_mhz).0f MHz",
@@ -350,7 +352,7 @@ def _facts(of: Facts) -> dict[str, str]:
         try:
             told[title] = text % known
         except KeyError:
-            told[title] = "unknown"
+            told[title] = _UNKNOWN
     return told
 
 
@@ -413,6 +415,7 @@ _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>gpukern f
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <style>body{font:14px sans-serif;margin:2em}
 table{border-collapse:collapse;margin:1em 0;display:block;overflow-x:auto}
+table:first-of-type td+td{overflow-wrap:anywhere}
 td,th{border-bottom:1px solid #ccc;padding:.2em .6em;text-align:left;vertical-align:top}</style>
 """
 

@@ -261,11 +261,13 @@ def test_one_class_needs_a_physical_cause(host, rounds, monkeypatch):
 
 def test_what_nvml_refuses_is_unknown(host, rounds, monkeypatch):
     rounds()
-    monkeypatch.setattr(Rounds, "seen_of", dict.fromkeys(range(3), dict.fromkeys(USUAL)))
+    monkeypatch.setattr(Rounds, "seen_of", dict.fromkeys(range(2), dict.fromkeys(USUAL)))
     _, out, _ = host()
     (line,) = [each for each in out.splitlines() if each.startswith(f"  GPU 1 {SHORT[1]}") and "MHz" in each]
     assert line.split()[3:5] == ["1980", "MHz"]
     assert line.split()[-4:] == ["unknown"] * 4, "errors, rows and link"
+    monkeypatch.setattr(Rounds, "seen_of", dict.fromkeys(range(3), dict.fromkeys(USUAL)))
+    assert "unknown" not in host()[1], "a column in which nothing is known"
 
 
 def test_failed_tests_fail_the_host_and_wrong_outputs_are_not_compared(host, rounds):
@@ -312,7 +314,9 @@ def test_gpus_of_another_model_and_instances_of_mig_are_left_out_by_name(host, r
     assert (status, made.seen) == (0, [[UUIDS[1]]])
     assert "left out: 2 instances of MIG: they share a GPU" in out
     assert f"CUDA_VISIBLE_DEVICES={UUIDS[2]} gpukern validate --all-gpus" in " ".join(out.split())
-    assert "there is no other of this model, so only its own record says whether it is slow" in " ".join(out.split())
+    assert "there is no other of this model, so only its own record says whether it is slow" in " ".join(
+        out.split()
+    )
 
 
 @pytest.mark.parametrize(
