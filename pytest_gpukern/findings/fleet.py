@@ -76,6 +76,7 @@ _KERNELS_OF_A_CLASS = 16  # for further sessions: their median is known better t
 
 _ByCard = Mapping[Card, Sequence[Session]]
 _Rows = Mapping[str, list[int]]
+_Versions = tuple[tuple[str, str], ...]
 
 # --- what is found --------------------------------------------------------------------------------
 
@@ -403,11 +404,12 @@ def _judged_model(
     held, doubtful = out & (again >= shifts.confirmed_from), out & np.isnan(again)
     facts = {card: combined(of.facts for of in first.get(card) or fresh[card]) for card in cards}
     in_group = {card for group in shifts.groups for card in group.cards}
+    usual = _most(card.versions for card in cards)
     found = {}
     for row, (card, own) in enumerate(zip(cards, (shifts.raised + shifts.due).tolist(), strict=True)):
         known = {each: x for each, x in zip(shifts.classes, own, strict=True) if not math.isnan(x)}
         slower, suspected = (tuple(itertools.compress(shifts.classes, of[row])) for of in (held, doubtful))
-        differs = tuple(_differences(card, cards, facts))
+        differs = tuple(_differences(card, cards, facts, usual))
         verdict = CardVerdict.ALIKE if known else CardVerdict.NOT_COMPARED
         if slower:
             verdict = _slow(card, cards, slower, differs, since_record)
@@ -443,15 +445,14 @@ def _slow(
     return CardVerdict.SLOW if len(cards) > 2 or (others and by_record) else CardVerdict.ONE_OF_TWO
 
 
-def _differences(card: Card, cards: Sequence[Card], facts: Mapping[Card, Facts]) -> Iterator[Cause]:
+def _differences(
+    card: Card, cards: Sequence[Card], facts: Mapping[Card, Facts], usual: _Versions
+) -> Iterator[Cause]:
     """Yields in what a card differs from the others: in what is known of it, and in its versions."""
     sample = cards[:: max(1, len(cards) // _OTHERS)]  # their median is what is usual
     yield from causes(facts[card], [facts[other] for other in sample if other != card])
-    if text := _differing(card.versions, _most(each.versions for each in cards)):
+    if text := _differing(card.versions, usual):
         yield Cause(text, "install what the other cards have", frozenset(LIMITS), fault=False)
-
-
-_Versions = tuple[tuple[str, str], ...]
 
 
 def _most(versions: Iterable[_Versions]) -> _Versions:
