@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,8 +52,8 @@ def content_of(path: Path, runs: Sequence[RunResults]) -> str | bytes:
         EmptyReportError: it would hold nothing.
     """
     form = FORMS[suffix_of(path) or ""]
-    content: str | bytes = pkgutil.resolve_name(form.function)(runs if form.several else runs[0])
-    return content
+    make: Callable[[object], str | bytes] = pkgutil.resolve_name(form.function)
+    return make(runs if form.several else runs[0])
 
 
 def write_forms(report: RunReport, config: pytest.Config, *, in_summary: bool = False) -> RunReport:

@@ -418,9 +418,8 @@ class _RunData:
         """Returns title, rows and notes; a row ends with the number of what was launched."""
         if work is None:
             return None
-        launched = ((line.name, *launch_cells(line.kernel)) for line in work.lines)
-        numbers = (self.launched.setdefault(cells, len(self.launched)) for cells in launched)
-        rows = ((*line.cells, number) for line, number in zip(work.lines, numbers, strict=True))
+        cells = [(line.cells, (line.name, *launch_cells(line.kernel))) for line in work.lines]
+        rows = ((*figures, self.launched.setdefault(of, len(self.launched))) for figures, of in cells)
         return work.title, tuple(rows), work.notes
 
     def _moment(self, moment: datetime | str) -> int:
