@@ -95,25 +95,6 @@ def guard_pattern(guard: int, start: int, nbytes: int) -> np.ndarray[Any, Any]:
     return np.frombuffer(word * (-(-(start + nbytes) // 4) or 1), np.uint8)[start : start + nbytes]
 
 
-def _damages(
-    name: str, changed: np.ndarray[Any, Any], itemsize: int, size: int, step: int = 1
-) -> list[Damage]:
-    """Describes bytes that changed, given by their offsets from the first element, in order."""
-    end = (size - 1) * step * itemsize + itemsize if size else 0
-    before, behind = changed[changed < 0], changed[changed >= end]
-    between = changed[(changed >= 0) & (changed < end)]
-    damages = []
-    if before.size:
-        damages.append(Damage(name, False, int(before.size), int(before[-1]) // itemsize, size))
-    if between.size:
-        index = int(between[0]) // (itemsize * step)
-        damages.append(Damage(name, True, int(between.size), index, size, between=True))
-    if behind.size:
-        index = size + (int(behind[0]) - end) // itemsize
-        damages.append(Damage(name, True, int(behind.size), index, size))
-    return damages
-
-
 LAYOUTS = ("misaligned", "strided")
 BOUNDARY_BYTES = 256
 """Arrays without a layout begin at a multiple of this, as those of `cudaMalloc` do."""
@@ -189,14 +170,27 @@ class Placed:
         """Returns what was written into the zones; `read` returns bytes of the allocation."""
         import numpy as np
 
-        changed = []
+        zones = []
         for start, pattern in self.zones():
             unlike = (read(start, start + pattern.size) != pattern).view(np.uint8)
             if self._step > 1:
                 self.put(unlike, np.zeros(self.shape, self.dtype))
-            changed.append(np.flatnonzero(unlike) + start - self.start)
-        offsets = np.concatenate(changed)
-        return _damages(name, offsets, self.dtype.itemsize, math.prod(self.shape), self._step)
+            zones.append(np.flatnonzero(unlike) + start - self.start)
+        changed = np.concatenate(zones)  # offsets from the first element, in order
+        itemsize, size, step = self.dtype.itemsize, math.prod(self.shape), self._step
+        end = (size - 1) * step * itemsize + itemsize if size else 0
+        before, behind = changed[changed < 0], changed[changed >= end]
+        between = changed[(changed >= 0) & (changed < end)]
+        damages = []
+        if before.size:
+            damages.append(Damage(name, False, int(before.size), int(before[-1]) // itemsize, size))
+        if between.size:
+            index = int(between[0]) // (itemsize * step)
+            damages.append(Damage(name, True, int(between.size), index, size, between=True))
+        if behind.size:
+            index = size + (int(behind[0]) - end) // itemsize
+            damages.append(Damage(name, True, int(behind.size), index, size))
+        return damages
 
     def zones(self) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
         """Yields what to write, and where, before the contents: around an array, or all if it has gaps."""

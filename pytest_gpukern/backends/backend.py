@@ -22,11 +22,12 @@ Array = Any
 
 
 class Form(NamedTuple):
-    """Holds shape, dtype and strides of an array: in bytes, or None for C order without gaps."""
+    """Holds where and how an array lies; strides are in bytes, or None for C order without gaps."""
 
     shape: tuple[int, ...]
     dtype: Any
     strides: tuple[int, ...] | None
+    span: Span
 
 
 class Workspace(Protocol):
@@ -63,9 +64,6 @@ class Workspace(Protocol):
 
     def input_spans(self) -> dict[str, Span]:
         """Returns the addresses of each input array."""
-
-    def returned_span(self, output: str) -> Span:
-        """Returns the addresses of the array that was adopted as `output`."""
 
     def compare(self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance) -> Comparison:
         """Compares an output with its reference, on the device if it lives there."""

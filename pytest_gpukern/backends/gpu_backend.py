@@ -147,14 +147,11 @@ class CudaWorkspace:
             return None
         self._returned[output] = value
         place = self._place(output)
-        return Form(place.shape, place.dtype, place.strides)
+        return Form(place.shape, place.dtype, place.strides, place.span)
 
     def input_spans(self) -> dict[str, Span]:
         interfaces = {name: array.__cuda_array_interface__ for name, array in self._inputs.items()}
         return {name: UsersArray.of_interface(at, on_device=True).span for name, at in interfaces.items()}
-
-    def returned_span(self, output: str) -> Span:
-        return self._place(output).span
 
     def compare(
         self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance

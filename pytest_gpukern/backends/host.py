@@ -49,22 +49,18 @@ def poison(array: np.ndarray[Any, Any], word: int = comparison.POISON) -> None:
         return
     raw = array.reshape(-1).view(np.uint8)
     whole = raw.size // 4 * 4
-    _in_pieces(raw[:whole].view(np.uint32), lambda part: part.fill(word))
+    _in_pieces(lambda part: part.fill(word), raw[:whole].view(np.uint32))
     raw[whole:] = comparison.poison_bytes(word, raw.size - whole)
 
 
 def copy_into(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
     """Copies contents, in threads where both are contiguous."""
+    import numpy as np
+
     if not (target.flags.c_contiguous and source.flags.c_contiguous and target.dtype == source.dtype):
         target[...] = source
         return
-    flat = target.reshape(-1), source.reshape(-1)
-    step = max(1, _PIECE // max(1, target.itemsize))
-
-    def one(start: int) -> None:
-        flat[0][start : start + step] = flat[1][start : start + step]
-
-    map_in_threads(one, range(0, target.size, step))
+    _in_pieces(np.copyto, target.reshape(-1), source.reshape(-1))
 
 
 def bits_of(array: np.ndarray[Any, Any]) -> str | None:
@@ -82,13 +78,16 @@ def _checksums(array: np.ndarray[Any, Any]) -> list[int]:
     """Returns the CRC-32 of each piece of an array, as if it lay in C order."""
     import numpy as np
 
-    return _in_pieces(np.ascontiguousarray(array).reshape(-1).view("u1"), zlib.crc32)
+    return _in_pieces(zlib.crc32, np.ascontiguousarray(array).reshape(-1).view("u1"))
 
 
-def _in_pieces(flat: np.ndarray[Any, Any], function: Callable[[Any], Any]) -> list[Any]:
-    """Applies `function` to the pieces of a vector; a single thread touches only a few GB/s."""
-    step = max(1, _PIECE // flat.itemsize)
-    return map_in_threads(lambda start: function(flat[start : start + step]), range(0, flat.size, step))
+def _in_pieces(function: Callable[..., Any], *flat: np.ndarray[Any, Any]) -> list[Any]:
+    """Applies `function` to the pieces of vectors of one form; a single thread touches only a few GB/s."""
+    step = max(1, _PIECE // max(1, flat[0].itemsize))
+    return map_in_threads(
+        lambda start: function(*(vector[start : start + step] for vector in flat)),
+        range(0, flat[0].size, step),
+    )
 
 
 class GuardedArray:
@@ -176,13 +175,10 @@ class HostWorkspace:
     def _bind(self, output: str, array: np.ndarray[Any, Any]) -> Form:
         self._bound[output] = array
         strides = out_of_c_order(array.shape, array.strides, array.itemsize)
-        return Form(array.shape, array.dtype, strides)
+        return Form(array.shape, array.dtype, strides, _span(array))
 
     def input_spans(self) -> dict[str, Span]:
         return {name: _span(self._host[name]) for name in self._inputs}
-
-    def returned_span(self, output: str) -> Span:
-        return _span(self._bound[output])
 
     def compare(
         self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance

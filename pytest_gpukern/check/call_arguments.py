@@ -158,19 +158,14 @@ def _why_not_there(
     if not (args or kwargs) or (code and name in (*code.co_freevars, *code.co_names)):
         whose = "a lambda" if getattr(code, "co_name", "") == "<lambda>" else "a call without arguments"
         return f"{whose} hides its arrays: gpu_benchmark(kernel[grid, block], x, out)"
-    names = [place for place, _ in arguments_of(function, args, kwargs) if place.isidentifier()]
+    arguments = arguments_of(function, args, kwargs)
+    names = [place for place, _ in arguments if place.isidentifier()]
     remedy = f"give a position, counted from 0, or a name{did_you_mean(name, names)}"
     if str(name).isidentifier() and (inputs or not names):
         remedy = "pass it behind the inputs and " * (len(args) == inputs)
         remedy += f"write {option}={inputs or len(args) - 1}"
-    return f"the call has no such argument; it has {_what_there_is(function, args, kwargs)}: {remedy}"
-
-
-def _what_there_is(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     last = f" (0 to {len(args) - 1})" if len(args) > 1 else " (0)" if args else ""
     there = f"{len(args)} positional{last}"
-    arguments = arguments_of(function, args, kwargs)
-    names = [place for place, _ in arguments if place.isidentifier()]
     if names:
         there += f", and the names {', '.join(names)}"
     inside = [
@@ -179,4 +174,6 @@ def _what_there_is(function: Callable[..., Any], args: Sequence[Any], kwargs: Ma
         for leaf in leaves(place, value)
         if leaf.place != place and users_array(leaf.value) is not None
     ]
-    return f"{there}, with {', '.join(inside)}" if inside else there
+    if inside:
+        there += f", with {', '.join(inside)}"
+    return f"the call has no such argument; it has {there}: {remedy}"

@@ -829,7 +829,6 @@ class GuardedArrays:
 def _known(array: Any) -> tuple[str, UsersArray]:
     """Returns the backend of an array's library and where the array lies; raises TypeError for others."""
     library, memory = backend_of(array), users_array(array)
-    why = None
     if library is None or memory is None or not memory.holds_numbers:
         why = "is not an array of numbers from a known library"
     elif "bfloat16" in memory.read_as:
@@ -838,10 +837,10 @@ def _known(array: Any) -> tuple[str, UsersArray]:
         why = "has no dimension"
     elif library == "torch" and not memory.on_device:
         why = "is in host memory"
-    if why is not None or library is None or memory is None:
-        kind = type(array)
-        raise TypeError(
-            f"gpu_benchmark.guarded: {kind.__module__}.{kind.__qualname__} {why}: give a NumPy array, or "
-            "a device array of Numba, CuPy, PyCUDA or PyTorch, of one dimension or more"
-        )
-    return library, memory
+    else:
+        return library, memory
+    kind = type(array)
+    raise TypeError(
+        f"gpu_benchmark.guarded: {kind.__module__}.{kind.__qualname__} {why}: give a NumPy array, or "
+        "a device array of Numba, CuPy, PyCUDA or PyTorch, of one dimension or more"
+    )

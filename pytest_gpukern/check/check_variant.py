@@ -193,7 +193,7 @@ class Prepared(Launch):
         """Makes arrays that were returned the outputs; raises IncorrectError if one is not as declared."""
         self.last_returned = returned
         workspace, specs = self.workspace, self.dataset.specs
-        values = _by_name(specs, returned)
+        values, spans = _by_name(specs, returned), {}
         for name, spec in specs.items():
             form = workspace.adopt(name, values.get(name))
             if form is None:
@@ -206,7 +206,8 @@ class Prepared(Launch):
             diagnosis = diagnose_form(name, form.shape, form.dtype, spec, form.strides)
             if diagnosis is not None:
                 raise IncorrectError(diagnosis)
-        self.results = self.renewed = {name: workspace.returned_span(name) for name in specs}
+            spans[name] = form.span
+        self.results = self.renewed = spans
         self.inputs = workspace.input_spans()
 
     def compared(self) -> Iterator[ComparedOutput]:

@@ -123,13 +123,6 @@ class DeviceLock:
             write_holder(held.fd, None)
             os.close(held.fd)
 
-    def __enter__(self) -> DeviceLock:
-        self.acquire()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.release()
-
     def holder(self) -> Holder | None:
         return read_holder(self._path)
 

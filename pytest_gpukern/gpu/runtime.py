@@ -391,5 +391,4 @@ def at_home() -> Iterator[None]:
 
 
 def runtime_in_use() -> CudaRuntime | None:
-    """Returns the runtime if it exists already."""
     return runtime() if runtime.cache_info().currsize else None

@@ -352,12 +352,16 @@ class Sampler:
             raise TimerUnavailable(look.fault)
 
     def finished(self, suspicion: str | None) -> Measurement:
-        measured = dataclasses.replace(self._measurement(), invalid=self.sampling.invalid or suspicion)
+        sampling, resolution_ns = self.sampling, self.timer.resolution_ns / self.calls
+        summary = summarize(sampling.samples, resolution_ns=resolution_ns, batches=sampling.batches)
+        measured = self._measurement(
+            dataclasses.replace(summary, notes=tuple(sampling.notes)), sampling.invalid or suspicion
+        )
         waiting_last = sorted(self.observing.items(), key=lambda pair: pair[1].waits)
         seen = {name: observation.finish(measured) for name, observation in waiting_last}
         for name in self.observing:  # reports keep this order
             measured = seen[name].added_to(measured, name)
-        return with_notes(measured, *self.summary().notes)
+        return with_notes(measured, *summary.notes)
 
     def _collected(self, iterations: Sequence[Iteration]) -> Batch:
         return self.timer.collect(iterations, cold=self.cold).per_call(self.calls)
@@ -375,11 +379,7 @@ class Sampler:
             hopeless=next((look.hopeless for look in looks if look.hopeless is not None), None),
         )
 
-    def summary(self) -> Summary:
-        resolution_ns = self.timer.resolution_ns / self.calls
-        return summarize(self.sampling.samples, resolution_ns=resolution_ns, batches=self.sampling.batches)
-
-    def _measurement(self) -> Measurement:
+    def _measurement(self, summary: Summary, invalid: str | None) -> Measurement:
         timer, sampling = self.timer, self.sampling
         assert sampling.stopped is not None
         cost_ns = timer.fixed_cost_ns
@@ -390,7 +390,8 @@ class Sampler:
             cache=self.cache,
             samples_ns=tuple(round(sample, 2) for sample in sampling.samples),
             iterations=sampling.iterations,
-            summary=dataclasses.replace(self.summary(), notes=tuple(sampling.notes)),
+            summary=summary,
+            invalid=invalid,
             stopped=sampling.stopped,
             jitter_ns=math.hypot(timer.jitter_ns / self.calls, sampling.jitter_ns),
             fixed_cost_ns=None if cost_ns is None else cost_ns / self.calls,
@@ -409,24 +410,15 @@ class Sampler:
         rule, sampling = self.rule, self.sampling
         # Time of an execution with everything around it; at first only the call's share is known.
         each_s = max(self.call_ns / 1e9, 1e-9, passed_s / executed if executed else _LEAST_S)
+        taken, a_sample = len(sampling.samples), sampling.executions_a_sample
+        # Even the rule's minimum comes from several batches; later the time that is left decides.
+        most = math.ceil(rule.min_samples / _FEWEST_BATCHES) * a_sample
+        if taken >= rule.min_samples:
+            most = max(most, int((rule.budget_s - passed_s) / each_s))
         return min(
             int(_BATCH_S / each_s),
-            _within_budget(rule, sampling, passed_s, each_s),
             self.executions.largest_batch,
-            (rule.max_samples - len(sampling.samples)) * sampling.executions_a_sample,
+            (rule.max_samples - taken) * a_sample,
             chosen - executed if executed < chosen else rule.max_samples,
-            sampling.executions_a_sample * _samples_a_batch(rule, len(sampling.samples)),
+            most,
         )
-
-
-def _samples_a_batch(rule: StoppingRule, taken: int) -> int:
-    """Returns the most samples for the next batch, so that even the rule's minimum comes from several."""
-    return math.ceil(rule.min_samples / _FEWEST_BATCHES) if taken < rule.min_samples else rule.max_samples
-
-
-def _within_budget(rule: StoppingRule, sampling: Samples, passed_s: float, each_s: float) -> int:
-    """Returns how many executions the remaining time allows, at least as many as in the first batches."""
-    if len(sampling.samples) < rule.min_samples:
-        return rule.max_samples * sampling.executions_a_sample
-    least = _samples_a_batch(rule, 0) * sampling.executions_a_sample
-    return max(least, int((rule.budget_s - passed_s) / each_s))

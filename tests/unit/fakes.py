@@ -233,7 +233,7 @@ class FakeEnvironment:
 
     def __init__(self, *backends, settings=None, missing=None, simulating=False, recorded=()):
         self.settings = settings or Settings(benchmark=True, asked=True, timer="event")
-        self.gpu = self.libraries = self.store = self  # it is all of them
+        self.gpu = self.store = self  # it is all of them
         self.datasets, self.corner_datasets = Datasets(), Datasets(points=100)
         self.host_results = HostResults(float("inf"))
         self.simulated = SimpleNamespace(active=simulating)

@@ -193,7 +193,8 @@ class ActivityTrace:
             work = [record for record in self._work if self._calls.get(record.correlation_id) == call]
             host_calls = [record for record in self._host_calls if began <= record.start <= ended]
             origin = min((record.start for record in (*work, *host_calls)), default=0)
-            work, host_calls = (sorted(part, key=_by_start_and_length) for part in (work, host_calls))
+            for part in (work, host_calls):  # a call comes before those that it makes itself
+                part.sort(key=lambda record: (record.start, -record.end))
             return Trace(
                 scope,
                 tuple(self._in_full(record, origin) for record in work),
@@ -372,11 +373,6 @@ class ActivityTrace:
         except (AttributeError, ValueError):  # newer than cupti-python
             return f"{api} API {number}"
         return _ADDED_TO_NAMES.sub("", name)
-
-
-def _by_start_and_length(record: Any) -> tuple[int, int]:
-    """Orders a call before those that it makes itself."""
-    return record.start, -record.end
 
 
 def _named(names: Mapping[int, str], kind: int) -> str:

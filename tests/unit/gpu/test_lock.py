@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,15 @@ except DeviceLockTimeout as error:
 else:
     print("passed")
 """
+
+
+@contextmanager
+def held(lock):
+    lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def start(script, folder, *, environ=None):
@@ -116,18 +126,18 @@ def test_a_holder_that_is_killed_has_released_the_lock(folder, holder):
 
 def test_a_child_of_the_holder_passes_and_so_does_its_child(folder):
     grandchild = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {TRY!r}, *sys.argv[1:]])"
-    with DeviceLock(UUID, folder):
+    with held(DeviceLock(UUID, folder)):
         assert answer(TRY, folder) == "passed"
         assert answer(grandchild, folder) == "passed"
     assert answer(TRY, folder) == "passed"
 
 
 def test_a_child_made_by_fork_passes_and_does_not_free_the_lock(folder):
-    with DeviceLock(UUID, folder):
+    with held(DeviceLock(UUID, folder)):
         child = os.fork()
         if child == 0:  # nothing of pytest may run here
             try:
-                with DeviceLock(UUID, folder):
+                with held(DeviceLock(UUID, folder)):
                     pass
                 os._exit(0)
             except BaseException:
@@ -154,7 +164,7 @@ def test_a_forked_child_that_outlives_the_holder_does_not_keep_the_lock(folder):
     ids=["other nonce", "dead pid", "other ancestor", "no nonce"],
 )
 def test_a_variable_that_does_not_match_the_lock_file_does_not_open_the_lock(folder, forged):
-    with DeviceLock(UUID, folder):
+    with held(DeviceLock(UUID, folder)):
         (name,) = (key for key in os.environ if key.startswith("GPUKERN_LOCK_GPU"))
         pid, _, nonce = os.environ[name].partition(":")
         environ = {**os.environ, name: forged.format(pid=pid, nonce=nonce)}
@@ -170,8 +180,8 @@ def test_a_process_that_is_no_child_of_the_holder_does_not_pass_with_its_variabl
 
 def test_acquiring_again_in_one_process_counts(folder):
     outer, inner = DeviceLock(UUID, folder), DeviceLock(UUID, folder)
-    with outer:
-        with inner, inner:
+    with held(outer):
+        with held(inner), held(inner):
             pass
         assert answer(TRY, folder, environ=CLEAN).startswith("refused:")
     assert answer(TRY, folder, environ=CLEAN) == "passed"
@@ -182,7 +192,7 @@ def test_acquiring_again_in_one_process_counts(folder):
 def test_file_and_folder_are_open_to_every_user_whatever_the_umask(folder):
     before = os.umask(0o077)
     try:
-        with DeviceLock(UUID, folder):
+        with held(DeviceLock(UUID, folder)):
             pass
     finally:
         os.umask(before)
@@ -194,7 +204,7 @@ def test_file_and_folder_are_open_to_every_user_whatever_the_umask(folder):
 def test_a_link_in_place_of_the_lock_file_is_not_followed(folder, tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("precious")
-    with DeviceLock(UUID, folder):
+    with held(DeviceLock(UUID, folder)):
         pass
     (file,) = folder.iterdir()
     file.unlink()
@@ -255,7 +265,7 @@ def test_the_environment_names_the_folder_and_speaks_of_the_lock_only_while_it_i
 ):
     environ = {"GPUKERN_LOCK_DIR": str(tmp_path / "shared"), "TMPDIR": str(tmp_path)}
     before, lock = dict(environ), DeviceLock("MIG-GPU-1/2/0", environ=environ)
-    with lock:
+    with held(lock):
         assert environ.keys() - before == {"GPUKERN_LOCK_MIG_GPU_1_2_0"}
         assert [path.parent.name for path in tmp_path.rglob("*.lock")] == ["shared"]
     assert (environ, lock.holder()) == (before, None)

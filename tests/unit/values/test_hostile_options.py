@@ -98,8 +98,9 @@ def test_a_variable_is_one_clear_error_or_taken_as_it_is(variable, tmp_path):
         except DeviceError as error:
             check(error, begins=f"{variable}=")
         foreign_processes(nvml, first, environ)
-        with DeviceLock("GPU-1", tmp_path, environ):
-            pass
+        lock = DeviceLock("GPU-1", tmp_path, environ)
+        lock.acquire()
+        lock.release()
 
 
 @pytest.mark.parametrize("text", ["relative", "../up", "~/locks", "\x1b[2J"])
