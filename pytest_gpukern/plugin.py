@@ -244,7 +244,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Returns what we supplied to libraries so that they work here; collecting opens them."""
     if not asked(config):
         return []
-    return [f"gpukern note: {note}" for note in environment_of(config).libraries.notes]
+    return [f"gpukern note: {note}" for note in environment_of(config).library_notes]
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_gpukern.baseline.store import unfit
@@ -46,9 +46,8 @@ class ExtraSessions:
 def measure_extra_sessions(
     children: ChildSessions,
     nodeids: Sequence[str],
+    numbers: Iterable[int],
     *,
-    first: int,
-    last: int,
     environ: Mapping[str, str],
     role: SessionRole = SessionRole.FURTHER,
     progress: Callable[[int, int, int], None] | None = None,
@@ -56,11 +55,11 @@ def measure_extra_sessions(
     """Runs tests in fresh sessions, one whole session after the other, so that a test's sessions lie apart.
 
     A test is refused, and left out of later sessions, if it fails, is skipped, has no valid measurement, is
-    not found or kills its process. `progress` gets the session's number, how many of its tests have ended,
-    and how many there are.
+    not found or kills its process. `numbers` tells one session from another. `progress` gets the session's
+    number, how many of its tests have ended, and how many there are.
     """
     extra = ExtraSessions(results={nodeid: [] for nodeid in nodeids})
-    for number in range(first, last + 1):
+    for number in numbers:
         wanted = tuple(nodeid for nodeid in nodeids if nodeid not in extra.refused)
         if not wanted:
             break

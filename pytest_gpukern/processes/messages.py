@@ -5,7 +5,7 @@ msgspec writes them as MessagePack: no test can patch that, as it can patch `jso
 
 from __future__ import annotations
 
-from typing import Any, Union, get_args
+from typing import Any, NamedTuple, Union, get_args
 
 import msgspec
 
@@ -184,10 +184,18 @@ class Done(Message, frozen=True):
     stop: str | None = None
 
 
-class TornDown(Message, frozen=True):
-    """Says that fixtures are torn down; of each loaded module that is watched: name, file and SHA-256."""
+class LoadedModule(NamedTuple):
+    """Holds a module that is loaded, with the hash of its file's contents."""
 
-    modules: tuple[tuple[str, str, str], ...] = ()
+    name: str
+    file: str
+    sha256: str
+
+
+class TornDown(Message, frozen=True):
+    """Says that fixtures are torn down, and which of the watched modules are loaded."""
+
+    modules: tuple[LoadedModule, ...] = ()
 
 
 _ToChild = Import | Begin | RunTest | End

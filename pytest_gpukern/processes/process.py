@@ -27,14 +27,12 @@ from pytest_gpukern.processes import messages
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 
 BOOTSTRAP = (
-    "import importlib, json, sys; start = json.loads(sys.argv[1]); "
+    "import json, sys; start = json.loads(sys.argv[1]); "
     "sys.path[:] = [start['package'], *start['path']]; "
-    "importlib.import_module(start['module']).main(start)"
+    "from pytest_gpukern.session.child import main; main(start)"
 )
 """Code for Python to run, followed by what it is told. `-m` would prefer a package of this name in the
 working folder, but we measure the tests of another revision with this one's code."""
-CHILD = "pytest_gpukern.session.child"
-"""The module whose `main` runs the tests."""
 STACKS_SIGNAL = signal.SIGUSR1
 """The signal that writes every thread's stack to a file, whatever the process does."""
 
@@ -98,7 +96,6 @@ class Process:
         self._connection, theirs = Pipe()
         busy = turns.busy_from_its_start() if turns is not None else None
         start = {
-            "module": CHILD,
             "package": str(FOLDER.parent),
             "path": list(path),
             "connection": theirs.fileno(),
@@ -145,9 +142,10 @@ class Process:
         """Has it collect."""
         self._send(msgspec.structs.replace(begin, terminal=str(self._output), stacks=str(self._stacks)))
 
-    def collected(self, hear: Hear, *, timeout_s: float = _START_TIMEOUT_S) -> messages.Collected | Gone:
+    def collected(self, hear: Hear) -> messages.Collected | Gone:
         """Waits until it has collected; earlier messages go to `hear`."""
-        return self._listen(messages.Collected, hear, timeout_s, f"took over {timeout_s:g} s to collect")
+        slow = f"took over {_START_TIMEOUT_S:g} s to collect"
+        return self._listen(messages.Collected, hear, _START_TIMEOUT_S, slow)
 
     def run(
         self, wanted: messages.RunTest, hear: Hear, *, timeout_s: float | None, too_long: str = ""
@@ -167,15 +165,25 @@ class Process:
         return self._listen(messages.TornDown, hear, TO_TEAR_DOWN_S, f"took longer than {TO_TEAR_DOWN_S:g} s")
 
     def status(self, timeout_s: float) -> int | None:
-        """Waits for its end; returns its exit status, negative for a signal, or None if it takes too long."""
-        self._wait(timeout_s)
+        """Waits for its end, and heeds no message.
+
+        Returns its exit status, negative for a signal, or None if it takes too long.
+        """
+        give_up_s = time.monotonic() + timeout_s
+        while not self.has_ended and time.monotonic() < give_up_s:
+            with contextlib.suppress(EOFError, OSError):
+                if self._connection.poll(POLL_S):
+                    self._connection.recv_bytes()
+                    continue
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(POLL_S)
         return self._process.poll()
 
     def interrupt(self) -> None:
         """Interrupts its test, so that fixtures are torn down; waits seconds for its end."""
         with contextlib.suppress(OSError):
             os.kill(self.pid, signal.SIGINT)
-        self._wait(_TO_BE_INTERRUPTED_S)
+        self.status(_TO_BE_INTERRUPTED_S)
 
     def kill(self) -> None:
         """Ends it at once, with all that it started."""
@@ -189,17 +197,6 @@ class Process:
     def _send(self, message: messages.Message) -> None:
         with contextlib.suppress(OSError):  # it has ended, which whoever listens finds out
             self._connection.send_bytes(messages.encoded(message))
-
-    def _wait(self, timeout_s: float) -> None:
-        """Waits for its end, and heeds no message."""
-        give_up_s = time.monotonic() + timeout_s
-        while not self.has_ended and time.monotonic() < give_up_s:
-            with contextlib.suppress(EOFError, OSError):
-                if self._connection.poll(POLL_S):
-                    self._connection.recv_bytes()
-                    continue
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(POLL_S)
 
     def _listen(
         self, until: type[Awaited], hear: Hear, timeout_s: float | None, too_long: str
@@ -230,9 +227,7 @@ class Process:
             hear(message)
 
     def _ended(self) -> Gone:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(TO_TEAR_DOWN_S)
-        status = self._process.poll()
+        status = self.status(TO_TEAR_DOWN_S)
         why = "closed its connection" if status is None else f"ended {end_in_words(status)}"
         return Gone(why, self._shown())
 

@@ -12,13 +12,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.measure.observers import ObservedTest
-from pytest_gpukern.processes.messages import Begin, Exit, Message, Reported, RunTest, Uncollected
+from pytest_gpukern.processes import messages
 from pytest_gpukern.processes.process import TO_END_S, Gone, Process, last_lines
 from pytest_gpukern.values.note import NotRun
 from pytest_gpukern.values.result import JsonDict, Result, plain
@@ -46,7 +45,6 @@ class ChildRequest:
         moved: folder of the parent's tree → the same folder in another tree, for arguments, `sys.path`,
             `PYTHONPATH` and the working folder.
         environ: additional environment variables; None for one that the child must not have.
-        timeout_s: the longest time for collecting, and for one test.
         command_prefix: what comes before Python on the command line, such as a tool that watches it.
         others: those of `messages.Begin`.
     """
@@ -54,7 +52,6 @@ class ChildRequest:
     nodeids: tuple[str, ...]
     moved: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str | None] = field(default_factory=dict)
-    timeout_s: float = TIMEOUT_S
     watched_roots: tuple[str, ...] = ()
     watched_names: tuple[str, ...] = ()
     collects_all: bool = False
@@ -122,7 +119,7 @@ class ChildSessions:
         *,
         moved: Mapping[str, str] | None = None,
         basetemp: Path | None = None,
-    ) -> Begin:
+    ) -> messages.Begin:
         """Returns what every process is told; temporary folders of tests lie in `basetemp`, or in its own."""
         moved, place = moved or {}, process.place
         # Nobody reads a child's summary; Hypothesis imports itself for its own, up to a second.
@@ -134,7 +131,7 @@ class ChildSessions:
             *([f"--basetemp={basetemp or place / 'basetemp'}"] if "tmpdir" not in self.blocked else []),
             *self.positional,
         )
-        return Begin(
+        return messages.Begin(
             arguments=tuple(_elsewhere(argument, moved) for argument in given),
             path=tuple(_elsewhere(entry, moved) for entry in self.path),
             nodeids=nodeids,
@@ -195,10 +192,10 @@ class ChildSessions:
         progress: Callable[[], object],
     ) -> None:
         ran.during, ran.ended_early, ran.problem, ran.status, ran.exit = None, True, None, None, None
-        limit_s, slow = request.timeout_s, f"took longer than {request.timeout_s:g} s"
+        slow = f"took longer than {TIMEOUT_S:g} s"
         said = {name: getattr(request, name) for name in _SAID_AT_BEGIN}
         process.begin(msgspec.structs.replace(self.begin(process, nodeids, moved=request.moved), **said))
-        collected = process.collected(ran.hear, timeout_s=limit_s)
+        collected = process.collected(ran.hear)
         if isinstance(collected, Gone):
             ran.end_with(process, collected)
             return
@@ -208,8 +205,8 @@ class ChildSessions:
         lost = None
         while left and lost is None:
             ran.during = left.pop(0)
-            wanted = RunTest(ran.during, left[0] if left else None)
-            done = process.run(wanted, ran.hear, timeout_s=limit_s, too_long=slow)
+            wanted = messages.RunTest(ran.during, left[0] if left else None)
+            done = process.run(wanted, ran.hear, timeout_s=TIMEOUT_S, too_long=slow)
             if ran.exit is not None or isinstance(done, Gone):
                 ran.end_with(process, done if ran.exit is None else Gone(f"was ended by {ran.exit!r}"))
                 return
@@ -223,19 +220,11 @@ class ChildSessions:
         if isinstance(ended, Gone):
             ran.end_with(process, ended)
             return
-        ran.modules = tuple(itertools.starmap(LoadedModule, ended.modules))
+        ran.modules = ended.modules
         # A tool around it may print much once pytest is done.
-        ran.status = process.status(limit_s if request.command_prefix else TO_END_S)
+        ran.status = process.status(TIMEOUT_S if request.command_prefix else TO_END_S)
         ran.ended_early = bool(left)
         ran.problem = lost if left else ran.what_is_missing(nodeids, process.said)
-
-
-class LoadedModule(NamedTuple):
-    """Holds a module that a session had loaded when it ended, with the hash of its file's contents."""
-
-    name: str
-    file: str
-    sha256: str
 
 
 @dataclass
@@ -258,7 +247,7 @@ class ChildRun:
 
     results: dict[str, Result] = field(default_factory=dict)
     outcomes: dict[str, tuple[str, str]] = field(default_factory=dict)
-    modules: tuple[LoadedModule, ...] = ()
+    modules: tuple[messages.LoadedModule, ...] = ()
     uncollected: dict[str, str] = field(default_factory=dict)
     listed: dict[str, JsonDict] = field(default_factory=dict)
     others: tuple[str, ...] = ()
@@ -268,12 +257,12 @@ class ChildRun:
     exit: str | None = None
     status: int | None = None
 
-    def hear(self, message: Message) -> None:
-        if isinstance(message, Uncollected):
+    def hear(self, message: messages.Message) -> None:
+        if isinstance(message, messages.Uncollected):
             self.uncollected.setdefault(message.nodeid, message.text)
-        elif isinstance(message, Exit):
+        elif isinstance(message, messages.Exit):
             self.exit = message.text
-        if not isinstance(message, Reported):
+        if not isinstance(message, messages.Reported):
             return
         nodeid, when = message.data["nodeid"], message.data["when"]
         carried = message.data.get("gpukern") or {}

@@ -17,8 +17,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pytest_gpukern.processes.messages import LoadedModule
 from pytest_gpukern.processes.process import Process, last_lines
-from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions, LoadedModule
+from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions
 from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.revisions.git import AgainstError, Revisions
 from pytest_gpukern.revisions.judging import CaseRuns, SessionEnding
@@ -61,32 +62,24 @@ class Ahead:
     """Starts the sessions to come while one measures: they import libraries, and wait for their turn.
 
     They import the parts of this plugin that a session needs. As a finder of `sys.meta_path` that finds
-    nothing, it has them import each of `modules` as soon as this process begins to.
+    nothing, it has them import each library of a backend as soon as this process begins to.
 
     Args:
         start: starts one, of the base or of the working tree.
         most: how many wait at a time; 0 for none.
         tell: is given a line if one ends before its turn. Then no more are started.
-        modules: names of modules that leave CUDA alone.
     """
 
-    def __init__(
-        self,
-        start: Callable[[bool], Process],
-        most: int,
-        tell: Callable[[str], None],
-        modules: Sequence[str] = _LIBRARIES,
-    ) -> None:
+    def __init__(self, start: Callable[[bool], Process], most: int, tell: Callable[[str], None]) -> None:
         self._start = start
         self._most = most
         self._tell = tell
         self._waiting: dict[bool, list[Process]] = {True: [], False: []}
-        self._modules = modules
-        self._imported = [*_OURS, *(name for name in modules if name in sys.modules)]
+        self._imported = [*_OURS, *(name for name in _LIBRARIES if name in sys.modules)]
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
-        if name in self._modules and name not in self._imported:
+        if name in _LIBRARIES and name not in self._imported:
             self._imported.append(name)
             for process in (*self._waiting[True], *self._waiting[False]):
                 process.imports(name)

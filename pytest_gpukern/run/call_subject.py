@@ -35,7 +35,7 @@ from pytest_gpukern.timers.timer import (
 )
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import CaseInfo, Measurement, Result
-from pytest_gpukern.values.timer_table import TIMERS, auto_timers
+from pytest_gpukern.values.timer_table import TIMERS, auto_timers, host_timer
 
 
 class Loop(NamedTuple):
@@ -434,7 +434,7 @@ class LoopSubject(CallSubject):
         repeated, calls = Repeated(self._target.function), self._loop.asked["iterations"]
         timed = self._timed(self._scopes()[0], repeated, 0.0, calls_a_sample=calls)
         if timed.scope == "end_to_end":
-            timer = open_host_timer(self._context.host_timer, self._calls.synchronize)
+            timer = open_host_timer(host_timer(self._context.timer), self._calls.synchronize)
         elif timed.scope == "launch":
             timer = LaunchTimer.on_stream(self._stream, any_stream=True, queues=False)
         elif timed.elsewhere:

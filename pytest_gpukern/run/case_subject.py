@@ -70,8 +70,8 @@ class CaseSubject:
         self._case = case
         self._context = context
         self._environment = environment
-        self._backend = environment.libraries.backend(case.variant.backend)
-        self._placing = environment.libraries.backend("host") if case.variant.host_data else self._backend
+        self._backend = environment.backend(case.variant.backend)
+        self._placing = environment.backend("host") if case.variant.host_data else self._backend
         self._point = case.point if rejects else case.problem.fit(case.point, environment.memory_budget_bytes)
         times = environment.settings.benchmark and not self._backend.simulated and not rejects
         only_kernels = environment.settings.only_changed
@@ -366,7 +366,7 @@ def case_info(case: Case, measured_point: Point, test_file: Path) -> CaseInfo:
 
 def why_not_here(case: Case, environment: Environment) -> str | None:
     variant, settings = case.variant, environment.settings
-    reason = variant.unavailable or environment.libraries.unusable(variant.backend)
+    reason = variant.unavailable or environment.unusable(variant.backend)
     if reason is not None:
         return reason
     if (limit := variant.limit_exceeded(case.point)) is not None:

@@ -29,7 +29,7 @@ from pytest_gpukern.values.settings import Settings
 
 
 class Environment:
-    """Holds what the tests of one process share.
+    """Holds what the tests of one process share, and opens the backends that work here.
 
     Args:
         settings: what the run was asked to do.
@@ -39,10 +39,10 @@ class Environment:
         rootdir: folder whose commit is recorded, or None.
 
     Attributes:
-        libraries: the backends that work here.
         store: baselines, with what is recorded of earlier sessions.
         datasets: inputs and references of cases.
         corner_datasets: those of many small points.
+        unusable: says why a backend cannot run here; returns None if it can.
         session: id of this process, which distinguishes its measurements from those of other processes.
         poisons: values that fill outputs before checked launches; from the run's seed, or the session.
     """
@@ -60,7 +60,8 @@ class Environment:
         self.gpu = gpu
         self.session = secrets.token_hex(4)
         self.poisons = draw_poisons(self.session if settings.seed is None else settings.seed)
-        self.libraries = Libraries(settings, gpu, self.poisons)
+        self._backends: dict[str, Backend] = {}
+        self.unusable = functools.cache(self._why_unusable)
         self.store = Store(
             settings.baseline, directory_override=settings.baseline_dir, reason=settings.reason
         )
@@ -103,47 +104,32 @@ class Environment:
         assert self._children is not None, "nobody runs tests in this process"
         return self._children()
 
+    # the backends that work here
 
-class Libraries:
-    """Opens the backends that work here.
-
-    Args:
-        settings: which are selected.
-        gpu: the device that they run on.
-        poisons: values that fill their outputs.
-    """
-
-    def __init__(self, settings: Settings, gpu: DeviceSession, poisons: tuple[int, int]) -> None:
-        self._settings = settings
-        self._gpu = gpu
-        self._poisons = poisons
-        self._backends: dict[str, Backend] = {}
-
-    @functools.cache  # noqa: B019 - one object lives as long as the process
-    def unusable(self, name: str) -> str | None:
+    def _why_unusable(self, name: str) -> str | None:
         """Says why backend `name` cannot run here; returns None if it can.
 
         We open the backend to find out: an installed library may fail to import, or not fit the driver.
         """
         if name not in BACKENDS:
             return f"the backend {name!r} is none of {', '.join(BACKENDS)}"
-        chosen = self._settings.backends
+        chosen = self.settings.backends
         if chosen and name not in chosen:  # so its variants need no import
             return NotRun("not selected", f"--gpukern-backend={','.join(chosen)}")
-        if self._settings.code and not BACKENDS[name].recorded_by:
+        if self.settings.code and not BACKENDS[name].recorded_by:
             of_host = "variants of the host, which have no machine code"
             return NotRun(NOT_COVERED, f"kernels of {name}" if BACKENDS[name].on_gpu else of_host)
-        missing = backends.missing_library(name, compiles=bool(self._settings.code))
-        if missing is not None or self._settings.code:
+        missing = backends.missing_library(name, compiles=bool(self.settings.code))
+        if missing is not None or self.settings.code:
             return missing
-        if self._gpu.elsewhere is not None:  # so nothing is imported in vain
-            return self._gpu.elsewhere
+        if self.gpu.elsewhere is not None:  # so nothing is imported in vain
+            return self.gpu.elsewhere
         row = BACKENDS[name]
-        if self._gpu.simulated.active and row.simulated_by:
+        if self.gpu.simulated.active and row.simulated_by:
             return None
         if row.on_gpu:
-            if not self._gpu.has_gpu:
-                return self._gpu.why_no_gpu
+            if not self.gpu.has_gpu:
+                return self.gpu.why_no_gpu
             from pytest_gpukern.gpu.runtime import runtime
 
             runtime()  # a device that fails is no library's fault, so it raises here
@@ -157,12 +143,12 @@ class Libraries:
     def backend(self, name: str) -> Backend:
         """Returns the backend `name`, opened once; ask `unusable` first."""
         if name not in self._backends:
-            self._backends[name] = backends.open_backend(name, simulated=self._gpu.simulated.active)
-            self._backends[name].poisons = self._poisons
+            self._backends[name] = backends.open_backend(name, simulated=self.gpu.simulated.active)
+            self._backends[name].poisons = self.poisons
         return self._backends[name]
 
     @property
-    def notes(self) -> list[str]:
+    def library_notes(self) -> list[str]:
         """Returns what we supplied to the libraries loaded so far, with its version."""
         return [
             *(note for opened in self._backends.values() for note in opened.notes),

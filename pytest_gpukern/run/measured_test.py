@@ -16,6 +16,7 @@ import pytest
 from pytest_gpukern.check.call_arguments import DeclarationError
 from pytest_gpukern.check.check_call import GuardedArrays, SeenOutputs, check_against_reference
 from pytest_gpukern.check.diagnosis import diagnose_damage
+from pytest_gpukern.findings.findings import findings_that_fail
 from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.measure.rounds import Rounds, arguments_made
@@ -23,15 +24,7 @@ from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.run.call_subject import CallSubject, CallTarget, LoopSubject, result_of
 from pytest_gpukern.run.case_subject import CaseSubject, refuse_to_reject, why_not_rejected
-from pytest_gpukern.run.spine import (
-    NO_CALL,
-    Evidence,
-    NotRunError,
-    SubjectContext,
-    end_observing,
-    run,
-    settle,
-)
+from pytest_gpukern.run.spine import NO_CALL, Evidence, NotRunError, SubjectContext, run, settle
 from pytest_gpukern.values.nearest import refusing_unknown
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import Correctness, GateFailure, JsonDict, Result
@@ -71,7 +64,7 @@ class MeasuredTest:
         self._begun_to_observe = False
         self._observed: ObservedTest | None = None
         self.seen: SeenOutputs | None = None
-        self.guarded = GuardedArrays(context.environment.libraries.backend)
+        self.guarded = GuardedArrays(context.environment.backend)
         self._failed_with: str | None = None
         self._loading = ExitStack()
 
@@ -103,8 +96,8 @@ class MeasuredTest:
         """
         if self._begun_to_observe:
             with self.environment.gpu.exclusive(), suppress(CudaError):
-                self._observed, failures = end_observing(self.environment, passed=passed, let_go=let_go)
-                return failures
+                self._observed = self.environment.gpu.observers.end_test(passed=passed, let_go=let_go)
+                return findings_that_fail(self._observed.findings, self.environment.settings.fail_on)
         return ()
 
     def measure_call(self, target: CallTarget) -> CallSubject:

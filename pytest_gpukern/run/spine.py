@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from pytest_gpukern.baseline.merge import confirmed_slower
 from pytest_gpukern.baseline.record import choice_of
 from pytest_gpukern.check.diagnosis import Diagnosis, IncorrectError
-from pytest_gpukern.findings.findings import explained, failures, findings_that_fail
+from pytest_gpukern.findings.findings import explained, failures
 from pytest_gpukern.gate.change import FEWEST, FRESH_SESSIONS
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, confirm, judge, keys_to_judge, undecidable, unless_hopeless
@@ -26,7 +26,7 @@ from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_has
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.by_timer import HOST_REMEDY, measured_by, not_of_the_device
 from pytest_gpukern.measure.measure import Sampler, rule_beside, rule_for
-from pytest_gpukern.measure.observers import ObservedCall, ObservedTest
+from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.measure.rounds import rule_of_rounds
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
@@ -102,10 +102,6 @@ class SubjectContext:
     def times_host(self) -> bool:
         """Returns whether the test or the run asks for a timer of the host, which needs no GPU."""
         return times_host(self.timer)
-
-    @property
-    def host_timer(self) -> str:
-        return host_timer(self.timer)
 
 
 class Subject(Protocol):
@@ -286,29 +282,25 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
         key for key, basis in bases.items() if any(session.key == key for session in basis.sessions)
     }
     chosen = keys_to_judge(result.measurements, recorded)
+    together = [result, *extra]
+    keys = dict.fromkeys(measurement.key for session in together for measurement in session.measurements)
+    by_key = {key: _under(key, together) for key in keys}
     verdicts: dict[str, Verdict] = {}
     for measurement in result.measurements:
         key = measurement.key
         if key not in chosen and measurement.invalid is None:
             continue
-        fresh = [measurement, *_under(key, extra)]
-        verdict = judge(fresh, bases[key])
+        verdict = judge(by_key[key], bases[key])
         folder = settings.baseline_dir
         if verdict.kind is VerdictKind.NEW and folder is not None and not folder.is_dir():
             verdict = dataclasses.replace(verdict, reason=f"{verdict.reason}: there is no folder {folder}")
         if verdict.suspected:
-            verdict = unless_hopeless(verdict, fresh, bases[key])
+            verdict = unless_hopeless(verdict, by_key[key], bases[key])
         if problem is not None:
             verdict = Verdict(VerdictKind.INVALID, f"its extra sessions failed: {problem}")
         if settings.baseline != "off" or verdict.kind is VerdictKind.INVALID:
             verdicts[key] = verdict
-    together = [result, *extra]
-    keys = dict.fromkeys(measurement.key for session in together for measurement in session.measurements)
-    return Settled(
-        dataclasses.replace(result, verdicts=verdicts),
-        tuple(extra),
-        {key: _under(key, together) for key in keys},
-    )
+    return Settled(dataclasses.replace(result, verdicts=verdicts), tuple(extra), by_key)
 
 
 def confirmed(judged: Settled, environment: Environment, marker: MarkerOptions) -> Settled:
@@ -389,8 +381,7 @@ def _fresh(
         extra = measure_extra_sessions(
             children,
             [result.nodeid],
-            first=before + 1,
-            last=before + count,
+            range(before + 1, before + count + 1),
             environ=environment.gpu.for_children,
             role=role,
         )
@@ -518,7 +509,7 @@ class TimedScope:
             IncorrectError: a timed call left an output wrong.
         """
         if not self.on_gpu:
-            return [self.by(open_host_timer(self.context.host_timer, synchronize), beside=False)]
+            return [self.by(open_host_timer(host_timer(self.context.timer), synchronize), beside=False)]
         scope = self.scope
         try:
             if scope == "kernel" and self.elsewhere:
@@ -570,11 +561,3 @@ class TimedScope:
         cold = self.cache == "cold"
         (iteration,) = self.executions.take(1, cold=cold)
         return trace_of(self.scope, iteration, stream, cold=cold)
-
-
-def end_observing(
-    environment: Environment, *, passed: bool, let_go: Callable[[], object]
-) -> tuple[ObservedTest, Sequence[GateFailure]]:
-    """Returns what observers saw of a test, after its teardown, and why the gate fails it for that."""
-    seen = environment.gpu.observers.end_test(passed=passed, let_go=let_go)
-    return seen, findings_that_fail(seen.findings, environment.settings.fail_on)

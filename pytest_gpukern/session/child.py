@@ -192,7 +192,7 @@ class Child:
         """Runs tests as told, until the other end has no more, or is gone."""
         items = {item.nodeid: item for item in session.items}
         environment = environment_of(session.config)
-        self._tell(messages.Collected(tuple(items), self._others, tuple(environment.libraries.notes)))
+        self._tell(messages.Collected(tuple(items), self._others, tuple(environment.library_notes)))
         last = None
         while (wanted := self._next_test()) is not None:
             item = items[wanted.nodeid]
@@ -293,8 +293,8 @@ def files_to_collect(wanted: Iterable[str], root: Path) -> list[str] | None:
     return [str(file) for file in files] if can_be_told else None
 
 
-def loaded_below(roots: Sequence[str], names: Sequence[str] = ()) -> tuple[tuple[str, str, str], ...]:
-    """Returns name, file and SHA-256 of the loaded modules below `roots`, or below a name of `names`."""
+def loaded_below(roots: Sequence[str], names: Sequence[str]) -> tuple[messages.LoadedModule, ...]:
+    """Returns the loaded modules below `roots`, or below a name of `names`."""
     resolved = [Path(root).resolve() for root in roots]
     folders = functools.cache(os.path.realpath)  # a session has thousands of modules in few folders
     loaded = []
@@ -306,7 +306,8 @@ def loaded_below(roots: Sequence[str], names: Sequence[str] = ()) -> tuple[tuple
         path = Path(folders(folder)) / base
         watched = name.partition(".")[0] in names or any(path.is_relative_to(root) for root in resolved)
         if watched and path.is_file():
-            loaded.append((name, str(path), hashlib.sha256(path.read_bytes()).hexdigest()))
+            sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+            loaded.append(messages.LoadedModule(name, str(path), sha256))
     return tuple(loaded)
 
 

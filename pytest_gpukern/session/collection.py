@@ -59,7 +59,7 @@ def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) 
 
     try:
         environment = environment_of(metafunc.config)
-        load_variants(problem, environment.libraries.unusable, backends.installed, cannot_import)
+        load_variants(problem, environment.unusable, backends.installed, cannot_import)
         _refuse_unknown_names(problem, wrong)
     except ProblemError as error:
         raise pytest.Collector.CollectError(error.located) from error

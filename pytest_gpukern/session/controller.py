@@ -513,8 +513,8 @@ class Controller:
         extra, done = ExtraSessions(), 0
 
         def show(number: int, finished: int, total: int) -> None:
-            share = (done + total * (number - 2) + finished) / (len(nodeids) * (settings.sessions - 1))
-            share = (1 + share * (settings.sessions - 1)) / settings.sessions
+            ended = (done + total * (number - 2) + finished) / len(nodeids)
+            share = (1 + ended) / settings.sessions
             left_s = progress.elapsed_s * (1 / share - 1)
             progress.show(f"session {number} of {settings.sessions}", finished, total, left_s=left_s)
 
@@ -527,8 +527,7 @@ class Controller:
                 measured = measure_extra_sessions(
                     dataclasses.replace(environment.children, card=uuid or environment.children.card),
                     tests,
-                    first=2,
-                    last=settings.sessions,
+                    range(2, settings.sessions + 1),
                     environ=environment.gpu.for_children,
                     progress=show,
                 )

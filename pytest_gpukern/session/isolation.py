@@ -27,13 +27,11 @@ from pytest_gpukern.processes.process import TO_TEAR_DOWN_S, Gone, Process, last
 from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.session.arguments import sessions_of
 from pytest_gpukern.session.collection import measured_case
-from pytest_gpukern.session.item import carried, may_use_gpu, tear_down, timeout_of
+from pytest_gpukern.session.item import carried, context_of, may_use_gpu, tear_down, timeout_of
 from pytest_gpukern.session.stash import Assignment, captures, children_of, device_uuid, environment_of, tell
 from pytest_gpukern.values.phases import phase
-from pytest_gpukern.values.result import Correctness, JsonDict, Result
+from pytest_gpukern.values.result import Correctness, JsonDict
 
-ELSEWHERE = "it runs in the measuring process"
-"""Why this process opens no backend."""
 _MOST_STARTS_IN_VAIN = 2
 _MOST_TRIES = 3
 """Processes that may end before a test begins in them."""
@@ -51,9 +49,9 @@ class Isolation:
         self._mine: list[pytest.Item] = []
         self._next: dict[pytest.Item, pytest.Item | None] = {}
         """Test → the next one that runs where it does."""
-        self._is_ready = self._torn_down = False
-        self._found: frozenset[str] = frozenset()
-        """The tests that the process has."""
+        self._torn_down = False
+        self._found: frozenset[str] | None = None
+        """The tests that the process has; None until it has collected, and once it has torn down."""
         self._starts = 0
         self._starts_in_vain = 0
         self._cannot_start: str | None = None
@@ -66,7 +64,7 @@ class Isolation:
         config.add_cleanup(self._end)
         if given is not None:  # both import at the same time, and this one opens NVML meanwhile
             self._launch()
-        environment_of(config).gpu.elsewhere = ELSEWHERE
+        environment_of(config).gpu.elsewhere = "it runs in the measuring process"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
@@ -138,12 +136,12 @@ class Isolation:
         too_long = f"took longer than {timeout_s:g} s (--gpukern-timeout)" if timeout_s is not None else ""
         for _ in range(_MOST_TRIES):
             attempt = self._last = _Attempt(item)
-            while not self._is_ready and self._cannot_start is None:
+            while self._found is None and self._cannot_start is None:
                 with phase("starting"):
                     self._start()
             process = self._process
             attempt.moved, self._moved = self._moved, None
-            if process is None or not self._is_ready:
+            if process is None or self._found is None:
                 attempt.fail(f"the measuring process could not start: {self._cannot_start}; {_HERE}")
                 return
             if wanted.nodeid not in self._found:
@@ -232,7 +230,7 @@ class Isolation:
             if self._starts_in_vain >= _MOST_STARTS_IN_VAIN:
                 self._leave_card(f"it {collected.why}: {last_lines(collected.shown)}")
             return
-        self._is_ready, self._found = True, frozenset(collected.nodeids)
+        self._found = frozenset(collected.nodeids)
         self._starts_in_vain = 0
         if self._starts == 1:
             for note in collected.notes:
@@ -268,10 +266,10 @@ class Isolation:
     def _tear_down(self) -> None:
         """Has the process tear its fixtures down; the last test reports what fails then."""
         last = self._last
-        if self._process is None or not self._is_ready:
+        if self._process is None or self._found is None:
             return
         ended = self._process.end(self._hear_outside if last is None else last.hear)
-        self._is_ready, self._torn_down = False, isinstance(ended, messages.TornDown)
+        self._found, self._torn_down = None, isinstance(ended, messages.TornDown)
         if isinstance(ended, Gone) and last is not None:
             last.fail(f"while wider fixtures were torn down, its measuring process {ended.why}", ended.shown)
 
@@ -284,7 +282,7 @@ class Isolation:
     def _kill(self) -> None:
         if self._process is not None:
             self._process.kill()
-        self._process, self._is_ready, self._torn_down = None, False, False
+        self._process, self._found, self._torn_down = None, None, False
 
 
 class _Attempt:
@@ -364,16 +362,9 @@ def _report_data(item: pytest.Item, why: str) -> JsonDict:
     info = measured_case(item.config, item)
     if info is None:
         return {}
-    environment = environment_of(item.config)
-    result = Result(
-        case=info,
-        nodeid=item.nodeid,
-        fingerprint=environment.gpu.fingerprint,
-        provenance=environment.provenance,
-        simulated=environment.gpu.simulated.active and info.on_gpu,
-        session=environment.session,
-        correctness=Correctness.INCORRECT,
-        diagnosis=why,
+    simulated = environment_of(item.config).gpu.simulated.active and info.on_gpu
+    result = context_of(item).new_result(
+        info, simulated=simulated, correctness=Correctness.INCORRECT, diagnosis=why
     )
     return carried(item, {"result": result.to_json()})
 

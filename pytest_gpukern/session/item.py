@@ -20,6 +20,7 @@ from pytest_gpukern.values.phases import ACCOUNT
 if TYPE_CHECKING:
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.run.measured_test import MeasuredTest
+    from pytest_gpukern.run.spine import SubjectContext
     from pytest_gpukern.values.marker import MarkerOptions
     from pytest_gpukern.values.result import GateFailure, JsonDict, Result
 
@@ -104,19 +105,24 @@ def timeout_of(item: pytest.Item) -> float | None:
 
 def new_test(item: pytest.Item) -> MeasuredTest:
     from pytest_gpukern.run.measured_test import MeasuredTest
+
+    config = item.config
+    replaceable = stash.role_of(config).is_replaced
+    make = config.stash.get(stash.NEW_TEST, MeasuredTest)
+    test = make(context_of(item), begun_s=item.stash[BEGUN_S], replaceable=replaceable)
+    item.stash[MEASURED] = test
+    return test
+
+
+def context_of(item: pytest.Item) -> SubjectContext:
     from pytest_gpukern.run.spine import SubjectContext
 
     config = item.config
     child, environment = config.stash.get(stash.CHILD, None), stash.environment_for_test(config)
     checked = child is not None and item.nodeid in child.begin.checked
-    context = SubjectContext(
+    return SubjectContext(
         environment, marker_of(item), item.nodeid, item.path, checked, stash.rootdir_of(config)
     )
-    replaceable = stash.role_of(config).is_replaced
-    make = config.stash.get(stash.NEW_TEST, MeasuredTest)
-    test = make(context, begun_s=item.stash[BEGUN_S], replaceable=replaceable)
-    item.stash[MEASURED] = test
-    return test
 
 
 @contextmanager

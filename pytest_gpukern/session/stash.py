@@ -7,7 +7,7 @@ import enum
 import os
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -242,7 +242,7 @@ def environment_of(config: pytest.Config) -> Environment:
         from pytest_gpukern.run.device_session import DeviceSession
         from pytest_gpukern.run.environment import Environment
 
-        given = Assignment.of(config)
+        given, child = Assignment.of(config), config.stash.get(CHILD, None)
         if given is not None:
             seed = settings_of(config).seed if given.seed is None else given.seed
             config.stash[SETTINGS] = dataclasses.replace(settings_of(config), seed=seed)
@@ -253,14 +253,13 @@ def environment_of(config: pytest.Config) -> Environment:
             simulator_of(config),
             device_spec=given.card if given is not None else None,
             on_wait=lambda message: tell(config, message),
-            waiting=lambda: waiting(config),
+            waiting=nullcontext if child is None else child.waiting,
         )
         config.add_cleanup(gpu.close)
         try:
             gpu.device  # noqa: B018 - chosen and pinned now, before anybody initialises CUDA
         except DeviceError as error:
             raise pytest.UsageError(str(error)) from error
-        child = config.stash.get(CHILD, None)
         config.stash[ENVIRONMENT] = Environment(
             settings_of(config),
             gpu,
@@ -303,12 +302,6 @@ def rootdir_of(config: pytest.Config) -> Path:
     if child is not None:
         return Path(child.begin.rootdir)
     return config.rootpath if given is None else Path(given.rootdir)
-
-
-def waiting(config: pytest.Config) -> AbstractContextManager[None]:
-    """Stops the clock of `--gpukern-timeout` while a test waits for something else."""
-    child = config.stash.get(CHILD, None)
-    return nullcontext() if child is None else child.waiting()
 
 
 def captures(config: pytest.Config) -> bool:

@@ -142,7 +142,7 @@ def _refuse_wrong(cases: Sequence[GateCase], kernels: GateKernels, environment: 
 
 def _current(case: GateCase, environment: Environment) -> Any:
     """Makes the timed stream CuPy's current one, on which it launches."""
-    return environment.libraries.backend("cupy").current() if case.kernel == "gemm" else nullcontext()
+    return environment.backend("cupy").current() if case.kernel == "gemm" else nullcontext()
 
 
 def _default_timer(stream: Any) -> str:

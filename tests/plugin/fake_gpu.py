@@ -119,9 +119,9 @@ class Board:
         return Configuration(remapped_rows=0), PcieLink(5, 16, 5, 16), PowerLimits(700.0)
 
 
-def _not_selected(libraries, name):
+def _not_selected(environment, name):
     """Says that every backend works here, of those that the run selects."""
-    chosen = libraries._settings.backends
+    chosen = environment.settings.backends
     return f"not selected: --gpukern-backend={','.join(chosen)}" if chosen and name not in chosen else None
 
 
@@ -219,7 +219,7 @@ def install(monkeypatch, *, cupti=False, board=None):
     monkeypatch.setattr(DeviceSession, "ceilings", None)
     monkeypatch.setattr(DeviceSession, "launching_threads", lambda self: LAUNCHING[0] if LAUNCHING else "")
     monkeypatch.setattr(DeviceSession, "canaries", property(lambda self: canaries()))
-    monkeypatch.setattr("pytest_gpukern.run.environment.Libraries.unusable", _not_selected)
+    monkeypatch.setattr("pytest_gpukern.run.environment.Environment._why_unusable", _not_selected)
     monkeypatch.setattr("pytest_gpukern.sanitizer.child_setup.prepare_libraries", lambda: lambda: None)
     monkeypatch.setattr(
         backends,

@@ -199,8 +199,8 @@ def test_what_breaks_nothing_costs_no_process(project, pytester):
         raise ValueError("in the child")
     os.wait()
     {THREAD}
-    from pytest_gpukern.session.stash import waiting
-    with waiting(request.config):
+    from pytest_gpukern.session.stash import environment_of
+    with environment_of(request.config).gpu.waiting():
         time.sleep(2.5)"""
     own = "@pytest.fixture(scope='module', autouse=True)\ndef _own():\n    fake_gpu.CONTEXTS.append(9)\n"
     tests = TESTS.replace("def work()", f"{own}    yield\n    fake_gpu.CONTEXTS.pop()\n\ndef work()", 1)

@@ -217,7 +217,7 @@ def test_a_variant_whose_library_no_longer_imports_is_missing_and_a_new_one_is_n
     path = pytester.path / "test_doubling.py"
     path.write_text(path.read_text() + '\n@doubling.variant("numba")\ndef new(x, y): ...\n')
     why = "numba is not installed"
-    monkeypatch.setattr("pytest_gpukern.run.environment.Libraries.unusable", lambda *_: why)
+    monkeypatch.setattr("pytest_gpukern.run.environment.Environment._why_unusable", lambda *_: why)
     result = recorded("--gpukern-fail-on=missing")
     result.assert_outcomes(skipped=3)
     assert result.ret == pytest.ExitCode.TESTS_FAILED

@@ -39,7 +39,7 @@ def ran(results, **changes):
 
 
 def extra(children, nodeids=(A, B), last=3, **options):
-    return measure_extra_sessions(children, nodeids, first=2, last=last, environ={"X": "1"}, **options)
+    return measure_extra_sessions(children, nodeids, range(2, last + 1), environ={"X": "1"}, **options)
 
 
 def test_every_session_runs_all_tests_and_each_gets_its_results_and_says_what_they_are_for():

@@ -11,7 +11,8 @@ from unittest.mock import Mock
 import pytest
 from made_up_results import measured, result
 
-from pytest_gpukern.processes.sessions import ChildRun, LoadedModule
+from pytest_gpukern.processes.messages import LoadedModule
+from pytest_gpukern.processes.sessions import ChildRun
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import AgainstError, Revisions
 from pytest_gpukern.revisions.sides import Ahead, Sides, Tree, Turns
@@ -175,7 +176,9 @@ def test_sessions_that_wait_import_what_this_process_imports_and_only_that(tmp_p
         (tmp_path / f"{name}.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("known_early")
-    ahead = Ahead(started, 2, str, ["known_early", "known_late", "known_never"])
+    libraries = ("known_early", "known_late", "known_never")
+    monkeypatch.setattr("pytest_gpukern.revisions.sides._LIBRARIES", libraries)
+    ahead = Ahead(started, 2, str)
     try:
         ahead.prepare([True])
         importlib.import_module("other")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpukern.processes.sessions import ChildRun, LoadedModule
+from pytest_gpukern.processes.messages import LoadedModule
+from pytest_gpukern.processes.sessions import ChildRun
 from pytest_gpukern.revisions.sides import Tree, combined_hash, misplaced, own_files
 
 

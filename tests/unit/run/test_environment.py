@@ -62,62 +62,62 @@ def environment(monkeypatch, *, gpu=True, simulating=False, **settings):
 def test_a_library_that_does_not_open_says_why(monkeypatch, opened, error, words):
     opened["pycuda"] = error
     made = environment(monkeypatch)
-    assert made.libraries.unusable("pycuda") == f"the backend pycuda cannot be opened: {words}"
-    assert made.libraries.unusable("cupy") is None
+    assert made.unusable("pycuda") == f"the backend pycuda cannot be opened: {words}"
+    assert made.unusable("cupy") is None
 
 
 def test_a_backend_is_opened_once_to_be_asked_and_used(monkeypatch, opened):
     made = environment(monkeypatch)
-    assert made.libraries.unusable("torch") is None
-    assert made.libraries.unusable("torch") is None
-    assert made.libraries.backend("torch").name == "torch"
+    assert made.unusable("torch") is None
+    assert made.unusable("torch") is None
+    assert made.backend("torch").name == "torch"
     assert opened["opened"] == ["torch"]
 
 
 def test_a_device_that_fails_raises_instead_of_skipping(monkeypatch, opened):
     opened["device"] = DeviceRefusedError("CUDA_ERROR_UNKNOWN")
     with pytest.raises(DeviceRefusedError):
-        environment(monkeypatch).libraries.unusable("cupy")
+        environment(monkeypatch).unusable("cupy")
 
 
 def test_a_missing_library_is_named_before_anything_is_opened(monkeypatch, opened):
     monkeypatch.setattr(backends, "missing_library", lambda name, *, compiles: f"{name} is not installed")
-    assert environment(monkeypatch).libraries.unusable("torch") == "torch is not installed"
+    assert environment(monkeypatch).unusable("torch") == "torch is not installed"
     assert "opened" not in opened
 
 
 def test_a_backend_that_was_not_asked_for_is_not_opened(monkeypatch, opened):
     made = environment(monkeypatch, backends=("cupy", "host"))
-    assert made.libraries.unusable("torch") == "not selected: --gpukern-backend=cupy,host"
-    assert made.libraries.unusable("cupy") is None
+    assert made.unusable("torch") == "not selected: --gpukern-backend=cupy,host"
+    assert made.unusable("cupy") is None
     assert opened["opened"] == ["cupy"]
 
 
 def test_without_a_gpu_only_what_runs_on_the_host_is_opened(monkeypatch, opened):
     made = environment(monkeypatch, gpu=False)
-    assert made.libraries.unusable("pycuda") == "no GPU: no driver"
-    assert made.libraries.unusable("host") is None
+    assert made.unusable("pycuda") == "no GPU: no driver"
+    assert made.unusable("host") is None
     simulating = environment(monkeypatch, gpu=False, simulating=True)
-    assert simulating.libraries.unusable("numba") is None
-    assert re.match("no GPU: the simulator runs kernels of Numba", simulating.libraries.unusable("skcuda"))
+    assert simulating.unusable("numba") is None
+    assert re.match("no GPU: the simulator runs kernels of Numba", simulating.unusable("skcuda"))
     assert opened["opened"] == ["host"]
 
 
 def test_a_run_that_compiles_opens_nothing_and_covers_only_whose_launches_it_can_record(monkeypatch, opened):
-    libraries = environment(monkeypatch, gpu=False, code=("sm_90",)).libraries
-    assert libraries.unusable("numba") is None
-    assert "kernels of cupy" in libraries.unusable("cupy")
-    assert "variants of the host" in libraries.unusable("host")
+    made = environment(monkeypatch, gpu=False, code=("sm_90",))
+    assert made.unusable("numba") is None
+    assert "kernels of cupy" in made.unusable("cupy")
+    assert "variants of the host" in made.unusable("host")
     assert "opened" not in opened
 
 
 def test_what_we_supplied_to_opened_libraries_is_noted(monkeypatch, opened):
     opened["skcuda"] = ("scikit-cuda 0.5.3: pkg_resources is replaced",)
     made = environment(monkeypatch)
-    assert made.libraries.notes == []
-    made.libraries.unusable("cupy")
-    made.libraries.unusable("skcuda")
-    assert made.libraries.notes == ["scikit-cuda 0.5.3: pkg_resources is replaced"]
+    assert made.library_notes == []
+    made.unusable("cupy")
+    made.unusable("skcuda")
+    assert made.library_notes == ["scikit-cuda 0.5.3: pkg_resources is replaced"]
 
 
 def test_a_host_variant_is_timed_alone_with_a_gpu_or_without_and_a_kernel_holds_its_gpu_only(monkeypatch):
@@ -222,5 +222,5 @@ def test_loading_of_code_is_observed_where_it_may_be_timed(monkeypatch, gpu, tim
 
 def test_poisons_are_drawn_by_the_runs_seed_or_anew_and_backends_fill_outputs_with_them(monkeypatch, opened):
     seeded = environment(monkeypatch, seed=7)
-    assert seeded.poisons == draw_poisons(7) == seeded.libraries.backend("host").poisons
+    assert seeded.poisons == draw_poisons(7) == seeded.backend("host").poisons
     assert len({environment(monkeypatch).poisons for _ in range(20)}) > 10
