@@ -201,7 +201,7 @@ class Told(NamedTuple):
         kinds_of = grouped((card, row.kind) for row in self.rows for card in row.cards)
         return [
             {
-                **_named(card),
+                **_identity(card),
                 "model": card.model,
                 "driver": card.driver,
                 "findings": " ".join(dict.fromkeys(kinds_of.get(card, ()))),
@@ -375,14 +375,14 @@ def _json(told: Told) -> str:
         JUDGED: True,
         "bad": told.found.bad,
         "summary": [*told.verdict, *told.notes],
-        "findings": [{**row._asdict(), "cards": [_named(card) for card in row.cards]} for row in told.rows],
+        "findings": [{**row._asdict(), "cards": [*map(_identity, row.cards)]} for row in told.rows],
         "drain": told.drain,
         "cards": told.cards(),
     }
     return json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 
-def _named(card: Card) -> dict[str, str]:
+def _identity(card: Card) -> dict[str, str]:
     return {"host": card.host, "index": card.index, "uuid": card.uuid}
 
 
