@@ -152,9 +152,11 @@ def replaced_clocks() -> Iterator[tuple[str, object]]:
         if current is not kept or not genuine:  # it may have been replaced before this file was loaded
             yield f"time.{name}", current
     loaded = list(sys.modules.items())  # thousands, before and after each measurement
-    ours = [(module_name, module) for module_name, module in loaded if module_name.startswith(_PACKAGE)]
-    for module_name, module in ours:
-        if module_name == __name__:
+    named_alike = [
+        (module_name, module) for module_name, module in loaded if module_name.startswith(_PACKAGE)
+    ]
+    for module_name, module in named_alike:
+        if module_name == __name__ or module_name.partition(".")[0] != _PACKAGE:
             continue
         for name, current in [(name, vars(module)[name]) for name in _KEPT if name in vars(module)]:
             # A module may have its own function of that name: report.units.time formats a time.

@@ -7,7 +7,7 @@ import sys
 import textwrap
 import threading
 import time
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -87,6 +87,13 @@ def test_a_function_of_ours_that_has_a_clocks_name_is_no_patch():
     from pytest_gpukern.report import units
 
     assert units.time is not time
+    assert list(clocks.replaced_clocks()) == []
+
+
+def test_a_package_whose_name_begins_like_ours_may_call_anything_time(monkeypatch):
+    others = ModuleType("pytest_gpukern_of_others")
+    others.time = object()
+    monkeypatch.setitem(sys.modules, others.__name__, others)
     assert list(clocks.replaced_clocks()) == []
 
 
