@@ -393,7 +393,8 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
 
     def without(self, case_ids: Iterable[str]) -> Baseline:
         kept = self.cases.keys() - set(case_ids)
-        return structs.replace(self, cases={name: self.cases[name] for name in self.cases if name in kept})
+        cases = {name: self.cases[name] for name in self.cases if name in kept}
+        return structs.replace(self, cases=cases).referenced()
 
     def referenced(self) -> Baseline:
         """Returns the baseline without sessions and fingerprints that no record refers to."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 from pytest_gpukern.baseline import codec
 from pytest_gpukern.baseline.merge import Entry, Merge, Refusal, WriteReport
@@ -343,16 +343,33 @@ def unfit(result: Result) -> str | None:
     return None
 
 
-def rewrite(path: Path, change: Callable[[Baseline], Baseline]) -> Baseline:
-    """Applies `change` to a file, which goes if no record is left; a FileError leaves it as it was."""
-    codec.load(path)  # before the lock, which would make a folder
+class HasCases(Protocol):
+    """Describes the content of a file that holds something for each case, by its id."""
+
+    @property
+    def cases(self) -> Mapping[str, object]: ...
+
+    def without(self, case_ids: Iterable[str]) -> Self: ...
+
+
+Content = TypeVar("Content", bound=HasCases)
+
+
+def rewrite(
+    path: Path,
+    change: Callable[[Content], Content],
+    load: Callable[[Path], Content],
+    render: Callable[[Content], bytes],
+) -> Content:
+    """Applies `change` to a file, which goes if no case is left; a FileError leaves it as it was."""
+    load(path)  # before the lock, which would make a folder
     with file.locked(path.parent):
-        before = codec.load(path)
-        changed = change(before).referenced()
+        before = load(path)
+        changed = change(before)
         if changed == before:
             pass
         elif changed.cases:
-            file.replace(path, codec.render(changed))
+            file.replace(path, render(changed))
         else:
             file.remove(path)
     return changed

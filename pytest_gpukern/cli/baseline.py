@@ -13,21 +13,20 @@ import math
 import os
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 
-from pytest_gpukern.baseline.codec import load
+from pytest_gpukern.baseline.codec import load, render
 from pytest_gpukern.baseline.merge import WriteReport, unselected
 from pytest_gpukern.baseline.record import Baseline, Epoch, Record
-from pytest_gpukern.baseline.store import CODE, Store, rewrite, unfit
+from pytest_gpukern.baseline.store import CODE, Content, Store, rewrite, unfit
 from pytest_gpukern.cli import exits
 from pytest_gpukern.code import record as code
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table
 from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.values import atomic_file
 from pytest_gpukern.values.result import JsonDict, Result, plain
 from pytest_gpukern.values.settings import REASON_NEEDED
 from pytest_gpukern.values.untrusted_json import FileError
@@ -215,15 +214,11 @@ def _prune(known: argparse.Namespace) -> int:
     if not known.dry_run:
         exits.refuse_in_ci(known)
 
-    def change(baseline: Baseline) -> Baseline:
-        return baseline.without(matching(baseline.cases, known.case))
-
     if known.file.name.endswith(f".{CODE}.json"):
-        held = dict.fromkeys(_without_code(known), "machine code")
+        _, gone = _without(known, code.load, code.rendered)
+        held = dict.fromkeys(gone, "machine code")
     else:
-        before = load(known.file)
-        after = change(before) if known.dry_run else rewrite(known.file, change)
-        gone = sorted(before.cases.keys() - after.cases.keys())
+        before, gone = _without(known, load, render)
         held = {name: _held(before, before.cases[name]) for name in gone}
     verb = "would remove" if known.dry_run else "removed"
     lines = (f"{verb} {name}: {what}" for name, what in held.items())
@@ -232,17 +227,17 @@ def _prune(known: argparse.Namespace) -> int:
     return exits.FINE
 
 
-def _without_code(known: argparse.Namespace) -> list[str]:
-    """Removes cases from a file of machine code, which goes if none is left; returns their ids."""
-    gone = matching(code.load(known.file).cases, known.case)
-    if not known.dry_run:
-        with atomic_file.locked(known.file.parent):
-            after = code.load(known.file).without(gone)
-            if after.cases:
-                atomic_file.replace(known.file, code.rendered(after))
-            else:
-                atomic_file.remove(known.file)
-    return gone
+def _without(
+    known: argparse.Namespace, load_file: Callable[[Path], Content], render_file: Callable[[Content], bytes]
+) -> tuple[Content, list[str]]:
+    """Takes cases out of a file, or only finds them; returns what it held before, and the cases' ids."""
+
+    def change(held: Content) -> Content:
+        return held.without(matching(held.cases, known.case))
+
+    before = load_file(known.file)
+    after = change(before) if known.dry_run else rewrite(known.file, change, load_file, render_file)
+    return before, sorted(before.cases.keys() - after.cases.keys())
 
 
 def _held(baseline: Baseline, record: Record) -> str:

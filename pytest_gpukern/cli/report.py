@@ -10,7 +10,7 @@ from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.baseline import baseline_files
 from pytest_gpukern.findings.trend import FEWEST_SESSIONS, SeriesKey, Trend
 from pytest_gpukern.report import units
-from pytest_gpukern.report.forms import content_of
+from pytest_gpukern.report.forms import file_content
 from pytest_gpukern.report.recorded import is_baseline, read, trends
 from pytest_gpukern.report.run import EmptyReportError, RunResults
 from pytest_gpukern.report.terminal import render
@@ -58,7 +58,7 @@ def _run(known: argparse.Namespace) -> int:
         several = len(runs) > 1 or any(map(is_baseline, files))
         return _show(runs, known, _trend_lines(trends(runs)) if several else [])
     try:
-        content = content_of(known.output, runs)
+        content = file_content(known.output, runs)
     except EmptyReportError as nothing:
         raise exits.RefusedError(f"{named}: {nothing}") from nothing
     write_named(known.output, content, "-o")

@@ -45,7 +45,7 @@ class RunReport(RunResults):
     files: tuple[Path, ...] = ()
 
 
-def content_of(path: Path, runs: Sequence[RunResults]) -> str | bytes:
+def file_content(path: Path, runs: Sequence[RunResults]) -> str | bytes:
     """Returns what a file holds that tells of runs, in the form that its suffix names.
 
     Raises:
@@ -78,7 +78,7 @@ def write_forms(report: RunReport, config: pytest.Config, *, in_summary: bool = 
 def _write_file(report: RunReport, path: Path) -> None:
     """Writes a file; one that has nothing to hold, too, or it would still tell of an earlier run."""
     try:
-        content = content_of(path, [report])
+        content = file_content(path, [report])
     except EmptyReportError as nothing:
         content = nothing.text
     write_named(path, content, "--gpukern-report")
