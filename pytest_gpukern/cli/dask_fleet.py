@@ -47,7 +47,7 @@ _GONE = "the scheduler is gone"
 
 
 def look() -> tuple[str, str, str, list[tuple[str, str]], list[str]]:
-    """Returns what a worker is: version, host, address of its nanny or its own, GPUs, and why others are not.
+    """Returns a worker's version, host, address or that of its nanny, GPUs, and why others are left out.
 
     A GPU is its number in nvidia-smi and its UUID.
     """

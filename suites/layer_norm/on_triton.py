@@ -91,8 +91,7 @@ def row(x, weight, bias, y, mean, rstd, columns, per_thread):
 def pieces(x, weight, bias, y, mean, rstd, columns, block):
     """A row a program, piece by piece, for rows of any length, as in Triton's tutorial.
 
-    Its loads and stores are those of the others, so it alone is checked in other dtypes and layouts: each
-    would be compiled again.
+    This variant alone is checked in other dtypes and layouts: Triton compiles a kernel for each of them.
     """
     arguments = (x, weight, bias, y, mean, rstd, columns, EPS)
     return lambda: layer_norm_pieces[(len(x),)](*arguments, BLOCK=block)

@@ -109,8 +109,7 @@ def several_rows(x, y, columns):
 def online_maximum(x, y, columns, block):
     """A row a program, piece by piece, for rows of any length.
 
-    Its loads and stores are those of the others, so it alone is checked in other dtypes and layouts: each
-    would be compiled again.
+    This variant alone is checked in other dtypes and layouts: Triton compiles a kernel for each of them.
     """
     return lambda: softmax_online[(len(x),)](x, y, columns, BLOCK=block)
 
