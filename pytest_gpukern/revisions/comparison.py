@@ -230,7 +230,6 @@ def heading(revisions: Revisions, sessions: int, code: Sequence[str]) -> list[st
     if revisions.identical:
         lines.append("  the working tree is that commit, unchanged: any difference is noise (A/A)")
     lines += [f"  {line}" for line in code]
-    lines += [f"  {note}" for note in revisions.notes]
     return [*lines, "  times below are the working tree's; stored baselines are not used", ""]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -15,8 +14,11 @@ from pytest_gpukern.processes.process import last_lines
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.fingerprint import COMMIT, OF_A_REPOSITORY
 
-_REFS_SHOWN = 5
 _LAST_LINES = 15
+_FETCH = (
+    "fetch it with its history: in GitHub Actions give actions/checkout `fetch-depth: 0`, elsewhere run "
+    "`git fetch --all --tags`, with `--unshallow` in a shallow clone"
+)
 
 
 class AgainstError(Exception):
@@ -31,14 +33,12 @@ class Revisions:
         asked: the revision as the user wrote it.
         base: merge base of it and HEAD, the commit that is measured.
         identical: whether both sides are the same code: that commit, and no change or untracked file.
-        notes: what a checkout of the base will lack, in words.
     """
 
     top: Path
     asked: str
     base: str
     identical: bool
-    notes: tuple[str, ...] = ()
 
     @property
     def short(self) -> str:
@@ -59,34 +59,19 @@ def resolve(revision: str, folder: Path) -> Revisions:
     Raises:
         AgainstError: there is no git, no repository, no such revision or no common commit.
     """
-    try:
-        top = Path(run(["rev-parse", "--show-toplevel"], folder).removesuffix("\n")).resolve()
-    except AgainstError as error:
-        if "not a git repository" in str(error):
-            raise AgainstError(f"{folder} is in no git repository") from None
-        raise  # such as a folder of another user: git's own words name the remedy
-    head = _commit("HEAD", top)
-    if head is None:
-        raise AgainstError(f"{top} has no commit yet, so there is nothing to measure it against")
-    commit = _commit(revision, top)
-    if commit is None:
-        raise AgainstError(_unknown(revision, top))
+    top = Path(run(["rev-parse", "--show-toplevel"], folder).removesuffix("\n")).resolve()
+    head, commit = _commit("HEAD", top), _commit(revision, top)
+    if head is None or commit is None:
+        missing = "HEAD" if head is None else revision
+        raise AgainstError(f"{missing!r} names no commit in {top}: {_FETCH}")
     bases = run(["merge-base", head, commit], top, accepted=(0, 1)).splitlines()
-    if not bases and _is_shallow(top):
-        raise AgainstError(
-            f"this shallow clone lacks the last common commit of {revision} and HEAD: {_UNSHALLOW}, "
-            f"and fetch {revision}"
-        )
     if not bases:
-        raise AgainstError(
-            f"{revision} and HEAD have no commit in common: name a revision of this branch's history"
-        )
+        raise AgainstError(f"{revision} and HEAD have no commit in common in {top}: {_FETCH}")
     return Revisions(
         top=top,
         asked=revision,
         base=bases[0],
         identical=bases[0] == head and not run(["status", "--porcelain"], top).strip(),
-        notes=_not_checked_out(bases[0], top),
     )
 
 
@@ -130,39 +115,6 @@ def _commit(revision: str, top: Path) -> str | None:
     arguments = ["rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
     commit = run(arguments, top, accepted=(0, 1, 128)).strip()
     return commit if COMMIT.fullmatch(commit) else None
-
-
-def _is_shallow(top: Path) -> bool:
-    return run(["rev-parse", "--is-shallow-repository"], top).strip() == "true"
-
-
-_UNSHALLOW = "in GitHub Actions give actions/checkout `fetch-depth: 0`, elsewhere run `git fetch --unshallow`"
-
-
-def _unknown(revision: str, top: Path) -> str:
-    refs = ("refs/heads", "refs/remotes", "refs/tags")
-    known = run(["for-each-ref", "--format=%(refname:short)", *refs], top).split()
-    there = f"; known here: {', '.join(known[:_REFS_SHOWN])}" if known else ""
-    more = ", …" if len(known) > _REFS_SHOWN else ""
-    of_remote = re.fullmatch(r"([\w.-]+)/([\w./-]+)", revision)
-    fetched = "{0} {1}:refs/remotes/{0}/{1}".format(*of_remote.groups()) if of_remote else "--all --tags"
-    remedy = _UNSHALLOW if _is_shallow(top) else f"fetch it: git fetch {fetched}"
-    return f"{revision!r} names no commit in {top}{there}{more}. {remedy[0].upper()}{remedy[1:]}"
-
-
-def _not_checked_out(commit: str, top: Path) -> tuple[str, ...]:
-    """Says what a worktree of a commit lacks: submodules, and the contents of files that git-lfs keeps."""
-    notes = []
-    listed = run(["ls-tree", "-r", "-z", commit], top).split("\0")
-    if any(entry.startswith("160000 ") for entry in listed):
-        remedy = '--gpukern-against-setup="git submodule update --init --recursive"'
-        notes.append(f"submodules are not checked out in the base's worktree ({remedy})")
-    attributes = [entry.partition("\t")[2] for entry in listed if entry.endswith(".gitattributes")]
-    texts = (run(["show", f"{commit}:{path}"], top) for path in attributes)
-    if any("filter=lfs" in text for text in texts):
-        remedy = '--gpukern-against-setup="git lfs pull"'
-        notes.append(f"git-lfs files are pointers in the base's worktree ({remedy})")
-    return tuple(notes)
 
 
 WORKTREE_VARIABLE = "GPUKERN_WORKTREE"

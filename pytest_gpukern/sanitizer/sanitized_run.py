@@ -62,23 +62,12 @@ class Sanitizer:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Puts what the tools found on the report, and shows the records of a failure."""
+        """Shows the records of what the tools found."""
         report = yield
-        by_tool = self._of(item.nodeid)
-        carried = getattr(report, "gpukern", None)
-        if call.when == "call" and by_tool and carried is not None:
-            travelling = {
-                tool: {
-                    "state": test.judgement.state,
-                    "reason": test.judgement.reason,
-                    "findings": [dataclasses.asdict(finding) for finding in test.judgement.findings],
-                }
-                for tool, test in by_tool.items()
-            }
-            report.gpukern = {**carried, "sanitizer": travelling}  # type: ignore[attr-defined]
+        if call.when == "call":
             report.sections += [
                 (f"compute-sanitizer {tool}", printable_lines(sessions.records_of(test.judgement.findings)))
-                for tool, test in by_tool.items()
+                for tool, test in self._of(item.nodeid).items()
                 if test.judgement.findings
             ]
         return report

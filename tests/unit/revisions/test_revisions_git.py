@@ -53,13 +53,12 @@ def test_changes_that_are_not_committed_are_seen_and_so_are_new_files(repository
 
 def test_a_folder_outside_a_repository_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert refusal("main", tmp_path) == f"{tmp_path} is in no git repository"
+    assert "not a git repository" in refusal("main", tmp_path)
 
 
-def test_an_unknown_revision_is_refused_with_what_there_is_and_how_to_fetch_it(repository):
+def test_an_unknown_revision_is_refused_with_how_to_fetch_it(repository):
     text = refusal("origin/mian", repository.top)
-    assert text.startswith(f"'origin/mian' names no commit in {repository.top}; known here: main. ")
-    assert text.endswith("Fetch it: git fetch origin mian:refs/remotes/origin/mian")
+    assert text.startswith(f"'origin/mian' names no commit in {repository.top}: fetch it with its history: ")
 
 
 @pytest.mark.parametrize(
@@ -82,10 +81,9 @@ def test_a_shallow_clone_names_the_way_to_its_history(repository, tmp_path):
     repository.commit(kernel="first = 2")
     shallow = cloned_shallow(repository, tmp_path / "shallow")
     text = refusal("origin/main", shallow)
-    assert text.startswith("this shallow clone lacks the last common commit of origin/main and HEAD")
+    assert text.startswith(f"origin/main and HEAD have no commit in common in {shallow}: ")
     assert "`fetch-depth: 0`" in text
-    assert "git fetch --unshallow" in text
-    assert "fetch-depth: 0" in refusal("origin/absent", shallow)
+    assert "`--unshallow`" in text
 
 
 def test_histories_without_a_common_commit_are_refused(repository):
@@ -105,14 +103,3 @@ def test_inside_a_hook_of_another_repository_the_folder_counts(repository, tmp_p
     monkeypatch.setenv("GIT_INDEX_FILE", str(other.top / ".git/index"))
     monkeypatch.setenv("GIT_WORK_TREE", str(other.top))
     assert resolve("main", repository.top).top == repository.top
-
-
-def test_what_a_worktree_will_lack_is_said(repository):
-    (repository.top / ".gitattributes").write_text("*.bin filter=lfs diff=lfs merge=lfs -text\n")
-    head = repository.git("rev-parse", "HEAD")
-    repository.git("update-index", "--add", "--cacheinfo", f"160000,{head},vendored")
-    repository.git("add", ".gitattributes")
-    repository.git("commit", "--quiet", "--message", "submodule")
-    submodules, lfs = resolve("main", repository.top).notes
-    assert submodules.startswith("submodules are not checked out")
-    assert lfs.startswith("git-lfs files are pointers")
