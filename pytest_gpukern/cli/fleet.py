@@ -64,6 +64,9 @@ def _run(known: argparse.Namespace) -> int:
             raise damaged[0]
         unreadable += damaged
         change = changed(before, raising, confirming)
+        if change is None:
+            no_card = "holds no card of those after, which are known by their UUIDs"
+            unreadable.append(FileError(known.before, no_card, "Compare run files of the same cards"))
     told = Told(found, rows(found, unreadable, change), change)
     if form is not None:
         write_named(known.output, form(told), "-o")

@@ -616,10 +616,14 @@ class Change:
     moved: FleetFindings
 
 
-def changed(before: Sequence[Session], raising: Sequence[Session], confirming: Sequence[Session]) -> Change:
-    """Returns how the cards that have sessions on both sides have changed."""
+def changed(
+    before: Sequence[Session], raising: Sequence[Session], confirming: Sequence[Session]
+) -> Change | None:
+    """Returns how the cards that have sessions on both sides have changed, or None if none has."""
     old, now = _by_card(before), _by_card([*raising, *confirming])
     own = {card: _medians(of.times_ns for of in old[card]) for card in now if card in old}
+    if not own:
+        return None
     usual = _medians(own.values())
 
     def beside_its_own(session: Session) -> Session:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -112,14 +113,20 @@ _DECODER = msgspec.json.Decoder(_File)
 
 
 def run_files(path: Path) -> list[Path]:
-    """Returns a file itself, or all run files below a folder by name; FileError if it has none."""
+    """Returns a file itself, or all run files below a folder by name; FileError if it has none.
+
+    A folder that cannot be listed stands for the files in it: to read it is an error that names it.
+    """
     if not path.is_dir():
         return [path]
-    files = sorted(file for file in path.rglob("*.json*") if file.name.endswith((RUN_FILE, _PACKED)))
+    unlisted = list[Path]()
+    folders = os.walk(path, onerror=lambda error: unlisted.append(Path(error.filename)))
+    names = (Path(folder, name) for folder, _, names in folders for name in names)
+    files = sorted(file for file in names if file.name.endswith((RUN_FILE, _PACKED)))
     files = [file for file in files if not file.name.endswith((".trace.json", ".trace.json.gz"))]
-    if not files:
+    if not files and not unlisted:
         raise FileError(path, "holds no run files", NO_RUNS)
-    return files
+    return files + unlisted
 
 
 def host_and_index(path: Path) -> tuple[str, str]:

@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import math
+import os
 import random
 import shlex
 import socket
@@ -65,8 +66,8 @@ def fleet(tmp_path, capsys, monkeypatch):
     """
     monkeypatch.chdir(tmp_path)
 
-    def run(*options, hosts=12, cards=2, sessions=3, of_card=None, folder="runs", judge=True):
-        for host in range(hosts):
+    def run(*options, hosts=12, cards=2, sessions=3, of_card=None, folder="runs", judge=True, first=0):
+        for host in range(first, first + hosts):
             for index in range(cards):
                 given = (of_card or {}).get((host, index), {})
                 for session in range(sessions) if given is not None else ():
@@ -212,14 +213,23 @@ def test_runs_without_a_gpu_are_cards_of_their_hosts_that_nothing_compares(fleet
     assert "no run measured on a GPU, so no times are compared" in out
 
 
-def test_files_that_cannot_be_read_are_named_and_the_others_judged(fleet):
+def test_files_that_cannot_be_read_are_named_and_the_others_judged(fleet, monkeypatch):
     fleet(judge=False)
+    scandir = os.scandir
+
+    def listed(folder):
+        if str(folder) == "runs/no":
+            raise PermissionError(13, "Permission denied", folder)
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", listed)
+    Path("runs", "no").mkdir()
     for name, content in (("node3-1.json", b'{"schema": 6'), ("node4-0.json", b"")):
         Path("runs", name).write_bytes(content)
     status, out = fleet(hosts=0)
     assert status == 3
     names = [line.partition(":")[0] for line in first_lines(out, "UNREADABLE")]
-    assert names == ["runs/node3-1.json", "runs/node4-0.json"]
+    assert names == ["runs/node3-1.json", "runs/node4-0.json", "runs/no"]
     assert cli.main(["fleet", "nowhere"]) == 3
     assert cli.main(["fleet", "runs", "-o", "fleet.xml"]) == 2
 
@@ -431,6 +441,10 @@ def test_each_row_of_a_table_says_what_stands_out(fleet):
 def test_a_card_that_became_slower_than_the_others_is_drained(fleet, capsys):
     fleet(of_card={(4, 0): {"slow": -0.06}}, judge=False, folder="before")
     assert fleet("--before=before", "--drain") == (1, "node4\n")
+    fleet(folder="others", judge=False, hosts=1, first=40)
+    status, out = fleet("--before=others", hosts=0)
+    assert status == 3
+    assert first_lines(out, "UNREADABLE")[0].startswith("others: holds no card of those after")
     Path("none").mkdir()
     assert cli.main(["fleet", "runs", "--before=none"]) == 3
     assert "none" in capsys.readouterr().err
