@@ -85,11 +85,6 @@ def draw_poisons(seed: int | str) -> tuple[int, int]:
             return (one, other) if draw.random() < 0.5 else (other, one)
 
 
-def may_be_poison(word: int) -> bool:
-    """Says whether `draw_poisons` may draw a word of 32 bits."""
-    return word & 0x7FF8_7FC0 == 0x7FF8_7FC0 and word >> 31 == word >> 15 & 1
-
-
 @dataclass(frozen=True)
 class Extreme:
     """Holds the largest error of one kind and its place; `value` is -1 if no element had one."""

@@ -133,10 +133,6 @@ class Backend:
         """Makes launches that name no stream go to `stream` while entered."""
         return nullcontext()
 
-    def preparing(self) -> AbstractContextManager[Any]:
-        """Is entered while a variant prepares: like `current`, but a library may cache what it looks up."""
-        return self.current()
-
     def synchronize(self) -> None:
         """Waits for all work on the device, from any library or stream."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,6 @@ class PycudaBackend(GpuBackend):
 
         if supplied:
             self.notes = (f"PyCUDA {pycuda.VERSION_TEXT}: {'; '.join(supplied)}",)
-        self._preprocessed: dict[tuple[str, tuple[str, ...], str], str] = {}
         self.stream = pycuda.driver.Stream()  # PyCUDA launches on the default stream unless given it
         self.timed_stream = Stream.from_handle(int(self.stream.handle))
 
@@ -60,27 +59,6 @@ class PycudaBackend(GpuBackend):
             yield
         finally:
             self._context.pop()
-
-    @contextmanager
-    def preparing(self) -> Iterator[None]:
-        """Does what `current` does, and preprocesses each source once.
-
-        PyCUDA runs nvcc's preprocessor each time it is given a source with an `#include`, even if it then
-        finds the compiled module on disk: 0.1 s for each generator of `pycuda.curandom`. Timed calls that
-        compile still do so.
-        """
-        from pycuda import compiler
-
-        preprocess = compiler.preprocess_source
-
-        def once(source: str, options: Sequence[str], nvcc: str) -> str:
-            key = (source, tuple(options), nvcc)
-            if key not in self._preprocessed:
-                self._preprocessed[key] = preprocess(source, options, nvcc)
-            return self._preprocessed[key]
-
-        with self.current(), replaced(vars(compiler), "preprocess_source", once):
-            yield
 
 
 @contextmanager

@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpukern.arrays.compare import (
-    BFLOAT16,
     POISONS,
-    Comparison,
     Tolerance,
     compare,
     default_tolerance,
@@ -46,7 +44,6 @@ from pytest_gpukern.check.call_arguments import (
     declared_arguments,
 )
 from pytest_gpukern.check.diagnosis import (
-    ComparedOutput,
     Diagnosis,
     IncorrectError,
     Launch,
@@ -60,7 +57,6 @@ from pytest_gpukern.check.engine import (
     REPEATED_NS,
     check_left,
     checked_launch,
-    judge_output,
     repeat_while_steady,
 )
 from pytest_gpukern.gpu.libcuda import CudaError
@@ -82,7 +78,6 @@ _QUICK_NS = 1e8
 _VERY_SLOW_NS = 1e9
 """A call that takes longer is not made a second time, unless outputs are declared."""
 _CALLS = 3
-_HELD, _SET_IT = " when the output holds another pattern before", "zero it first or declare inout="
 _IN_PLACE = "declare arrays that the call updates in place with inout="
 
 
@@ -336,7 +331,7 @@ class CheckedCalls(Launch):
             array, poisoned = declared.array, not declared.updates
             output = self._seen(name, declared.value, array, declared=True, poisoned=poisoned)
             bits = array.bits()
-            left = output.results.get(bits) if bits is not None else None
+            left = output.results.get(bits)
             if left is None:
                 left = array.fetch()
             looked, changed = declared.split(left)
@@ -632,9 +627,8 @@ class SeenOutputs:
         for bits, result in output.results.items():
             if bits == verified:  # the test has compared it itself
                 continue
-            diagnosis = judged_on_host(
-                name, output.array.values(result), reference, tolerance, output.poisoned
-            )[1]
+            comparison = compare(output.array.values(result), reference, tolerance, poison=None)
+            diagnosis = diagnose_values(name, comparison, tolerance, poisoned=output.poisoned)
             if diagnosis is not None:
                 where = f"in one of {len(output.bits)} calls on the same inputs, not in the one verified"
                 return Diagnosis(diagnosis.fault, f"{diagnosis.message}\n  {where}")
@@ -653,16 +647,15 @@ class SeenOutputs:
             if not output.array.holds_numbers:  # records, such as random states, have no tolerance
                 continue
             first, *others = (output.array.values(result) for result in output.results.values())
-            is_bfloat16 = BFLOAT16 in output.array.read_as
-            tolerance = default_tolerance(first, BFLOAT16 if is_bfloat16 else first.dtype)
+            tolerance = default_tolerance(first, narrow_dtype(output.value) or first.dtype)
             for other in others:
-                # No check of outputs: neither of them is a reference.
-                diagnosis = diagnose_values(name, compare(other, first, tolerance, poison=None), tolerance)
+                comparison = compare(other, first, tolerance, poison=None)
+                diagnosis = diagnose_values(name, comparison, tolerance, poisoned=False)
                 if diagnosis is not None:
-                    held = _HELD if output.poisoned else ""
+                    held = " when the output holds another pattern before" if output.poisoned else ""
                     remedy = (
                         f"calls on the same inputs differ{held}; verify the output with its own tolerance, "
-                        f'{_SET_IT} if the call adds to it, or determinism="tolerant"'
+                        'zero it first or declare inout= if the call adds to it, or determinism="tolerant"'
                     )
                     return Diagnosis(diagnosis.fault, f"{diagnosis.message}\n  {remedy}")
         return None
@@ -727,16 +720,13 @@ def check_against_reference(
         tolerance = default_tolerance(reference, dtype)
     else:
         tolerance = Tolerance(rtol=rtol or 0.0, atol=atol or 0.0)
-    comparison, diagnosis = judged_on_host(name, on_host, reference, tolerance, poisoned)
+    comparison = compare(on_host, reference, tolerance, poison=None)
+    diagnosis = diagnose_values(name, comparison, tolerance, poisoned=poisoned)
     bits = bits_of(on_host) if hashes else None
     determinism = None
     if known is not None:
         determinism = seen.determinism(known)
         diagnosis = diagnosis or seen.diagnose_others(known, reference, tolerance)
-        differs = on_host.dtype.kind in "iu" and len(seen.outputs[known].results) > 1  # a float would be NaN
-        if diagnosis is not None and poisoned and differs:
-            message = f"{diagnosis.message}\n  calls on the same inputs differ{_HELD}: {_SET_IT}"
-            diagnosis = Diagnosis(diagnosis.fault, message)
     seen.note_compared(known, actual, on_host)
     error = dataclasses.replace(comparison.error, bits=bits, determinism=determinism)
     loose = None
@@ -746,19 +736,6 @@ def check_against_reference(
         if reference.any():
             loose = passes_zeros(name, reference, on_host.dtype, tolerance) or loose
     return ReferenceCheck(name, diagnosis, error, loose)
-
-
-def judged_on_host(
-    name: str,
-    actual: np.ndarray[Any, Any],
-    expected: np.ndarray[Any, Any],
-    tolerance: Tolerance,
-    poisoned: bool,
-) -> tuple[Comparison, Diagnosis | None]:
-    """Returns how an output on the host compares with its reference, and what is wrong with it."""
-    comparison = compare(actual, expected, tolerance, poison=None)
-    output = ComparedOutput(name, comparison, tolerance, lambda: actual, expected, poisoned)
-    return comparison, judge_output(output)
 
 
 def _refuse_nothing(reference: np.ndarray[Any, Any], *, may_be_empty: bool) -> None:

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings
 
 from pytest_gpukern.arrays.compare import POISONS, Comparison, Tolerance, dtype_missing
 from pytest_gpukern.backends.backend import Backend, Workspace
 from pytest_gpukern.check.diagnosis import (
-    ComparedOutput,
     Diagnosis,
     Fault,
     IncorrectError,
     Launch,
     Written,
     diagnose_form,
+    diagnose_values,
 )
 from pytest_gpukern.check.engine import check_left, checked_launch, repeat_while_steady, worth_repeating
-from pytest_gpukern.package import FOLDER
-from pytest_gpukern.problems.call_by_name import Point, ProblemError, call_by_name
+from pytest_gpukern.problems.call_by_name import Point, ProblemError, call_by_name, place_of
 from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.problems.dataset import CONTENTS, Dataset, Datasets
 from pytest_gpukern.problems.problem import Output, Run
@@ -98,7 +95,7 @@ class Prepared(Launch):
         assert case.variant.prepare is not None
         named = {**case.problem.named(self.point), **case.parameters, **self.workspace.arrays}
         try:
-            with backend.preparing():
+            with backend.current():
                 launch = call_by_name(case.variant.prepare, {**named, "stream": backend.stream})
         except Exception as error:
             raise self._failed("preparing", error) from error
@@ -141,6 +138,16 @@ class Prepared(Launch):
             )
             for name, error in self.errors.items()
         }
+
+    @cached_property
+    def on_host(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Host arrays that timed copies bring the outputs into, touched once so that their pages exist.
+
+        Touching new pages takes longer than copying into them. No kernel is ever given these arrays.
+        """
+        import numpy as np
+
+        return {name: np.ones(spec.shape, spec.dtype) for name, spec in self.dataset.specs.items()}
 
     def launch_and_keep(self) -> None:
         self.last_returned = self.launch()
@@ -210,8 +217,8 @@ class Prepared(Launch):
         self.results = self.renewed = spans
         self.inputs = workspace.input_spans()
 
-    def compared(self) -> Iterator[ComparedOutput]:
-        """Yields each output beside its reference for the current inputs, and keeps the worst error."""
+    def compared(self) -> Iterator[Diagnosis]:
+        """Yields what is wrong with outputs beside their references, and keeps the worst error of each."""
         dataset, workspace = self.dataset, self.workspace
         for name, expected in (dataset.expected or {}).items():
             tolerance, updated, more = dataset.tolerances[name], name in dataset.updated, ""
@@ -221,8 +228,15 @@ class Prepared(Launch):
                 self.errors[name] = comparison.error
             if updated and comparison.mismatches:
                 comparison, more = self._with_what_was_there(comparison, name, expected)
-            actual, is_stale = partial(workspace.fetch, name), partial(self._is_stale, name, tolerance)
-            yield ComparedOutput(name, comparison, tolerance, actual, expected, not updated, more, is_stale)
+            diagnosis = diagnose_values(name, comparison, tolerance, poisoned=not updated)
+            if diagnosis is None:
+                continue
+            message = f"{diagnosis.message}{more}"
+            if self._is_stale(name, tolerance):
+                stale = "right for the inputs that the buffers held before, not for those they hold now"
+                yield Diagnosis.of(Fault.STALE_RESULT, f"{stale}\n{message}", name)
+            else:
+                yield Diagnosis(diagnosis.fault, message)
 
     def _with_what_was_there(
         self, comparison: Comparison, name: str, expected: np.ndarray[Any, Any]
@@ -486,27 +500,21 @@ def _enough(prepared: Prepared, dataset: Dataset, *, checked_again: bool) -> flo
     return 2 if prepared.backend.on_gpu else 1
 
 
-def what_raised(error: BaseException, case: Case, doing: str) -> str:
-    """Returns what an exception says, with the innermost line of user code that led to it, if any.
-
-    User code is the variant's file, and files outside Python, this package and installed libraries.
-    """
+def frames_of_variant(error: BaseException, case: Case) -> list[traceback.FrameSummary]:
+    """Returns the lines of the variant's file that led to an exception, the innermost last."""
     prepare = case.variant.prepare
-    own = prepare.__code__.co_filename if prepare is not None else None
-    paths = sysconfig.get_paths()
-    others = (FOLDER, *(Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
+    source = prepare.__code__.co_filename if prepare is not None else None
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == source]
 
-    def is_users(path: Path) -> bool:
-        return str(path) == own or (path.is_file() and not any(folder in path.parents for folder in others))
 
-    users = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(Path(frame.filename))]
-    what = f"{type(error).__name__}: {error}"
-    if not users:
+def what_raised(error: BaseException, case: Case, doing: str) -> str:
+    """Returns what an exception says, with the innermost line of the variant's file, if one led to it."""
+    what, frames = f"{type(error).__name__}: {error}", frames_of_variant(error, case)
+    if not frames:
         return f"{doing}: {what}"
-    last = users[-1]
-    path = Path(last.filename)
-    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f"{doing}, {shown}:{last.lineno} in {last.name}: {what}\n    {last.line}"
+    innermost = frames[-1]
+    place = place_of(innermost.filename, innermost.lineno or 0)
+    return f"{doing}, {place} in {innermost.name}: {what}\n    {innermost.line}"
 
 
 def _by_name(specs: Mapping[str, Output], returned: Any) -> dict[str, Any]:

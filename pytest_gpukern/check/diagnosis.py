@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from pytest_gpukern.arrays.compare import Comparison, Extreme, Tolerance, may_be_poison
+from pytest_gpukern.arrays.compare import Comparison, Tolerance
 from pytest_gpukern.arrays.memory import Damage, Strides, c_strides
 from pytest_gpukern.backends.foreign_array import why_lazy
 from pytest_gpukern.problems.problem import Output
@@ -81,16 +81,18 @@ class IncorrectError(Exception):
 
 @dataclass(frozen=True)
 class Made:
-    """Holds what is seen of one launch as it returns.
+    """Holds what is seen of one launch as it returns; of a timed one nothing is.
 
     Attributes:
         threads: Python's threads that it started and that still work.
         bits: a hash of each output, taken only if threads still work.
+        digests: a hash of each input that must stay as it is, from before the launch.
     """
 
     returned: Any
     threads: tuple[Thread, ...] = ()
     bits: Mapping[str, str | None] = field(default_factory=dict)
+    digests: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Written(NamedTuple):
@@ -109,32 +111,11 @@ class Written(NamedTuple):
     changed: np.ndarray[Any, Any] | None = None
 
 
-@dataclass(frozen=True)
-class ComparedOutput:
-    """Holds an output beside its reference: of a launch, or one that a test verifies.
-
-    Attributes:
-        actual: returns the output on the host.
-        expected: its reference.
-        poisoned: whether it held a poison before, which may explain what it holds now.
-        more: what else is known of a mismatch, in words.
-        is_stale: returns whether it is right for what the inputs held before.
-    """
-
-    name: str
-    comparison: Comparison
-    tolerance: Tolerance
-    actual: Callable[[], np.ndarray[Any, Any]]
-    expected: np.ndarray[Any, Any]
-    poisoned: bool = True
-    more: str = ""
-    is_stale: Callable[[], bool] = bool
-
-
 class Launch(ABC):
     """Describes what is launched, its arrays, and what is declared about them.
 
-    `engine.checked_launch` calls `fill`, `run` and `take` in this order. Checks look at all else.
+    `engine.checked_launch` calls `digests_before`, `fill`, `run` and `take` in this order. Checks look at all
+    else.
 
     Attributes:
         by: what to call it in messages.
@@ -204,8 +185,8 @@ class Launch(ABC):
         """Returns what the launch left of each output that has no reference."""
         return ()
 
-    def compared(self) -> Iterable[ComparedOutput]:
-        """Returns each output that has a reference beside it."""
+    def compared(self) -> Iterable[Diagnosis]:
+        """Compares each output that has a reference with it, and returns what is wrong."""
         return ()
 
     @abstractmethod
@@ -227,7 +208,7 @@ _SET_IT = "zero it first, or declare inout=, or written= for what is left on pur
 
 
 def diagnose_values(
-    name: str, comparison: Comparison, tolerance: Tolerance, *, poisoned: bool = True
+    name: str, comparison: Comparison, tolerance: Tolerance, *, poisoned: bool
 ) -> Diagnosis | None:
     """Says what a comparison found in an output; None if every element passed.
 
@@ -261,32 +242,18 @@ def diagnose_values(
     if poisoned and comparison.unwritten:
         lines.append(f"  {_SET_IT}")
         return Diagnosis(fault, f"{name}: " + "\n".join(lines))
-    if poisoned and (comparison.unexpected_nan or _adds_to_poison(comparison.first_mismatch)):
+    far_off = isinstance(comparison.first_mismatch.actual, int) and comparison.absolute.value > _ORDINARY
+    if poisoned and (comparison.unexpected_nan or far_off):
         kind = "NaN" if comparison.unexpected_nan else "a pattern"
         lines.append(
-            f"  the output held {kind} before the launch, and the kernel seems to have read it: zero it "
-            "first, or declare inout="
+            f"  the output held {kind} before the launch: if the kernel adds to it, zero it first, or "
+            "declare inout="
         )
     return Diagnosis.of(fault, "\n".join(lines), name)
 
 
 _ORDINARY = 2**11
 """An integer that is off by less is an ordinary mistake, though some poisons are integers of -64 to -1."""
-
-
-def _adds_to_poison(mismatch: Extreme) -> bool:
-    """Says whether an integer of four or eight bytes is about a poison away from its reference.
-
-    It need not be exact: a kernel that counts into the output may have added a little more or less.
-    """
-    if not isinstance(mismatch.actual, int) or not float(mismatch.expected).is_integer():
-        return False
-    difference = mismatch.actual - int(mismatch.expected)
-    if abs(difference) <= _ORDINARY:
-        return False
-    if abs(difference) >= 2**32:
-        return may_be_poison(difference % 2**64 >> 32)
-    return any(may_be_poison((difference + shift) % 2**32) for shift in range(-1024, 1025, 32))
 
 
 def diagnose_damage(damage: Sequence[Damage], place: str = "") -> Diagnosis | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pytest_gpukern.backends.foreign_array import leaves
 from pytest_gpukern.check.diagnosis import (
@@ -15,18 +15,15 @@ from pytest_gpukern.check.diagnosis import (
     diagnose_aliasing,
     diagnose_damage,
     diagnose_launches,
-    diagnose_values,
     diagnose_written,
 )
 from pytest_gpukern.gpu.live_threads import running_threads, still_running, threads_left, wait_for
 from pytest_gpukern.values.note import Note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
-    from pytest_gpukern.check.diagnosis import ComparedOutput, Launch
-
-    Looking = Generator[None, Made, Diagnosis | None]
+    from pytest_gpukern.check.diagnosis import Launch
 
 
 _MOST_REPEATED = 200
@@ -36,57 +33,30 @@ _MAY_COME_LATE = {Fault.NOT_WRITTEN, Fault.WRONG_VALUES, Fault.UNEXPECTED_NAN, F
 """Faults of an output that a thread explains which the launch has left at work."""
 
 
-class Check(NamedTuple):
-    """Describes one check; one of the two functions says what it looks at.
-
-    Attributes:
-        launch: a generator function that looks at one launch. The code before its `yield` runs before the
-            launch. The `yield` gives what the launch made. The function returns a diagnosis, or None.
-        output: looks at an output beside its reference: after a launch of a case, and wherever a test calls
-            `verify`.
-        timed: whether `launch` also looks at what timed launches left. For these it kept nothing from before.
-    """
-
-    launch: Callable[[Launch], Looking] | None = None
-    output: Callable[[ComparedOutput], Diagnosis | None] | None = None
-    timed: bool = False
-
-
-def shares_memory(launch: Launch) -> Looking:
+def shares_memory(launch: Launch, _: Made) -> Diagnosis | None:
     """Finds outputs that lie in an input or in each other."""
-    yield
     apart = launch.returns_apart
     return diagnose_aliasing(launch.results, launch.inputs, {}, launch.sharing_remedy, apart=apart)
 
 
-def out_of_bounds(launch: Launch) -> Looking:
+def out_of_bounds(launch: Launch, _: Made) -> Diagnosis | None:
     """Finds what was written into guard zones."""
-    yield
     return diagnose_damage(launch.damage(), launch.place)
 
 
-def unwritten(launch: Launch) -> Looking:
+def unwritten(launch: Launch, _: Made) -> Diagnosis | None:
     """Looks at outputs without a reference: finds elements that hold a poison, or changed and must not."""
-    yield
     at = f", {launch.place}" if launch.place else ""
     return _first(diagnose_written(written, at) for written in launch.written())
 
 
-def misses_its_reference(launch: Launch) -> Looking:
-    """Has the checks of outputs look at each output that has a reference."""
-    yield
-    return _first(map(judge_output, launch.compared()))
+def misses_its_reference(launch: Launch, _: Made) -> Diagnosis | None:
+    """Finds elements outside the tolerance, unwritten ones, and NaN, in outputs that have a reference."""
+    return _first(launch.compared())
 
 
-def wrong_values(compared: ComparedOutput) -> Diagnosis | None:
-    """Finds elements outside the tolerance, unwritten ones, and NaN."""
-    name, tolerance = compared.name, compared.tolerance
-    return diagnose_values(name, compared.comparison, tolerance, poisoned=compared.poisoned)
-
-
-def works_on(launch: Launch) -> Looking:
+def works_on(launch: Launch, made: Made) -> Diagnosis | None:
     """Finds outputs that threads change after the launch has returned; threads that do not are noted."""
-    made = yield
     if not made.threads:
         return None
     wait_for(made.threads)
@@ -101,48 +71,47 @@ def works_on(launch: Launch) -> Looking:
     return None
 
 
-def writes_inputs(launch: Launch) -> Looking:
+def writes_inputs(launch: Launch, made: Made) -> Diagnosis | None:
     """Finds inputs that the launch, or its preparation, has changed."""
-    before = launch.digests_before()
-    yield
-    now = launch.digests() if before else {}
-    changed = [name for name in now if now[name] != before[name]]
+    now = launch.digests() if made.digests else {}
+    changed = [name for name in now if now[name] != made.digests[name]]
     if not changed:
         return None
     text = f"{launch.by} changed {', '.join(changed)}{launch.modified_remedy}"
     return Diagnosis.of(Fault.INPUT_MODIFIED, text)
 
 
-def returns_the_same_memory(launch: Launch) -> Looking:
+def returns_the_same_memory(launch: Launch, _: Made) -> Diagnosis | None:
     """Finds results in memory that an earlier launch returned, too.
 
     It comes behind the values, since shared memory more often explains a stale result than the other way
     round.
     """
-    yield
     return diagnose_aliasing(launch.renewed, {}, launch.held, launch.renewing_remedy, apart=False)
 
 
-def differs(launch: Launch) -> Looking:
+def differs(launch: Launch, _: Made) -> Diagnosis | None:
     """Finds launches on the same inputs that differ bit by bit although they are declared not to."""
-    yield
     return _first(
         diagnose_launches(name, bits, launch.determinism) for name, bits in launch.seen_bits.items()
     )
 
 
 CHECKS = (
-    Check(shares_memory, timed=True),
-    Check(out_of_bounds, timed=True),
-    Check(unwritten, timed=True),
-    Check(misses_its_reference, timed=True),
-    Check(output=wrong_values),
-    Check(works_on),
-    Check(writes_inputs),
-    Check(returns_the_same_memory),
-    Check(differs, timed=True),
+    shares_memory,
+    out_of_bounds,
+    unwritten,
+    misses_its_reference,
+    works_on,
+    writes_inputs,
+    returns_the_same_memory,
+    differs,
 )
-"""All checks of a launch, in this order; a further one is a file and a row."""
+"""All checks of a launch, in this order; a further one is a file and a row.
+
+Each takes the launch and what it made, and returns what is wrong, or None. They also look at what timed
+launches left: `made` is empty then.
+"""
 
 
 def checked_launch(launch: Launch, *, poisoned: bool = True) -> Made:
@@ -153,7 +122,7 @@ def checked_launch(launch: Launch, *, poisoned: bool = True) -> Made:
     Raises:
         IncorrectError: something is wrong; it holds the first fault.
     """
-    looking = _begun(launch)
+    digests = launch.digests_before()
     launch.fill(poisoned=poisoned)
     launch.synchronize()
     threads, first = running_threads(), launch.first_call_ns is None
@@ -168,8 +137,8 @@ def checked_launch(launch: Launch, *, poisoned: bool = True) -> Made:
         if undone is not None:
             raise IncorrectError(Diagnosis.of(Fault.WRONG_TYPE, f"{launch.by} returned {undone}", name))
     launch.take(returned)
-    made = Made(returned, left, launch.bits() if left else {})
-    _judge(launch, looking, made)
+    made = Made(returned, left, launch.bits() if left else {}, digests)
+    _judge(launch, made)
     return made
 
 
@@ -177,43 +146,18 @@ def check_left(launch: Launch) -> None:
     """Checks what the last timed launch left; raises as `checked_launch` does."""
     launch.synchronize()
     launch.take_timed()
-    _judge(launch, _begun(launch, timed=True), Made(None))
+    _judge(launch, Made(None))
 
 
-def _begun(launch: Launch, *, timed: bool = False) -> list[Looking]:
-    """Begins all checks of a launch, or those of what a timed one left; raises as `_judge` does."""
-    looking = [check.launch(launch) for check in CHECKS if check.launch and (check.timed or not timed)]
-    _judge(launch, looking, None)
-    return looking
-
-
-def _judge(launch: Launch, looking: Sequence[Looking], made: Made | None) -> None:
-    """Goes on with all checks, to their `yield` (`made` is None) or to their end.
-
-    Raises IncorrectError for the first that finds something, before the launch too.
-    """
-    for look in looking:
-        try:
-            look.send(made)  # type: ignore[arg-type]  # None takes it to its yield
+def _judge(launch: Launch, made: Made) -> None:
+    """Raises IncorrectError for the first check that finds something."""
+    for check in CHECKS:
+        diagnosis = check(launch, made)
+        if diagnosis is None:
             continue
-        except StopIteration as end:
-            diagnosis: Diagnosis | None = end.value
-        if diagnosis is not None and made and made.threads and diagnosis.fault in _MAY_COME_LATE:
+        if made.threads and diagnosis.fault in _MAY_COME_LATE:
             diagnosis = _left_to_threads(still_running(list(made.threads), launch.by), diagnosis.message)
-        if diagnosis is not None:
-            raise IncorrectError(diagnosis, launch.errors)
-
-
-def judge_output(output: ComparedOutput) -> Diagnosis | None:
-    """Returns what is wrong with an output beside its reference, or None."""
-    diagnosis = _first(check.output(output) for check in CHECKS if check.output is not None)
-    if diagnosis is None:
-        return None
-    message = f"{diagnosis.message}{output.more}"
-    if not output.is_stale():
-        return Diagnosis(diagnosis.fault, message)
-    stale = "right for the inputs that the buffers held before, not for those they hold now"
-    return Diagnosis.of(Fault.STALE_RESULT, f"{stale}\n{message}", output.name)
+        raise IncorrectError(diagnosis, launch.errors)
 
 
 def repeat_while_steady(

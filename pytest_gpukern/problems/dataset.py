@@ -276,40 +276,6 @@ def load(folder: Path, problem: Problem, point: Point, seed_offset: int, seed: i
     return Dataset(seed_offset, inputs, specs, expected, problem.tolerances(specs, point), seed)
 
 
-class HostResults:
-    """Holds the host arrays into which timed copies bring outputs, for all variants of a point.
-
-    Touching new pages takes longer than copying into them. No kernel is ever given these arrays. Beyond
-    `most_bytes` in all each case makes its own.
-    """
-
-    def __init__(self, most_bytes: float) -> None:
-        self._most_bytes = most_bytes
-        self._forms: dict[str, tuple[tuple[int, ...], str]] = {}
-        self._held: dict[int, dict[str, np.ndarray[Any, Any]]] = {}
-
-    def of(self, dataset: Dataset, number: int) -> dict[str, np.ndarray[Any, Any]]:
-        """Returns arrays for the outputs in buffer set `number`, touched once so that their pages exist."""
-        import numpy as np
-
-        self.forget_others(dataset)
-        if number in self._held:
-            return self._held[number]
-        made = {name: np.ones(spec.shape, spec.dtype) for name, spec in dataset.specs.items()}
-        if (len(self._held) + 1) * dataset.output_bytes <= self._most_bytes:
-            self._held[number] = made
-        return made
-
-    def forget_others(self, dataset: Dataset) -> None:
-        """Drops the arrays if they do not fit the outputs of a data set."""
-        import numpy as np
-
-        forms = {name: (tuple(spec.shape), np.dtype(spec.dtype).str) for name, spec in dataset.specs.items()}
-        if forms != self._forms:
-            self._forms = forms
-            self._held.clear()
-
-
 class Datasets:
     """Holds the data sets of the current point, and drops those of the point before.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -18,6 +17,7 @@ from pytest_gpukern.check.check_variant import (
     check,
     check_corners,
     check_nothing_is_late,
+    frames_of_variant,
     giving_back,
     launches_cost_much,
     recheck,
@@ -108,7 +108,6 @@ class CaseSubject:
             datasets = sets_of(contents=CONTENTS)
         if not self._checked:
             self._environment.datasets.examined(self._case.problem, self._point, datasets)
-        self._environment.host_results.forget_others(datasets[0])
         refuse_too_large(datasets[0], self._placing)
         with ExitStack() as self._held:
             self._held.push(giving_back(self._backend.release))
@@ -292,7 +291,7 @@ class CaseSubject:
         launch = prepared.launch_and_keep if allocates else prepared.launch
         if scope in ("kernel", "launch") or not self._placing.on_gpu:
             return launch
-        results = self._environment.host_results.of(dataset, number)
+        results = prepared.on_host
 
         def copy_out() -> None:
             for name, into in results.items():
@@ -407,9 +406,7 @@ def _comes_from_the_launch(error: BaseException, prepared: Prepared) -> bool:
     """Returns whether an error comes from the variant's file, or from CUDA, which may report it late."""
     if type(error).__module__.partition(".")[0] in cuda_packages() or isinstance(error, CudaError):
         return True
-    prepare = prepared.case.variant.prepare
-    source = prepare.__code__.co_filename if prepare is not None else None
-    return any(frame.f_code.co_filename == source for frame, _ in traceback.walk_tb(error.__traceback__))
+    return bool(frames_of_variant(error, prepared.case))
 
 
 def refuse_to_reject(case: Case, *, replaceable: bool) -> None:

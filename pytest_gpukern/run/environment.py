@@ -19,7 +19,7 @@ from pytest_gpukern.backends.backend import Backend
 from pytest_gpukern.baseline.store import Store
 from pytest_gpukern.gpu.fingerprint import take_provenance
 from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
-from pytest_gpukern.problems.dataset import MOST_CORNERS, Datasets, HostResults
+from pytest_gpukern.problems.dataset import MOST_CORNERS, Datasets
 from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.run.device_session import DeviceSession
 from pytest_gpukern.values.backend_table import BACKENDS
@@ -93,11 +93,6 @@ class Environment:
         exist at a time: the data set, a variant's private one, what it stages or returns.
         """
         return 2.0 ** math.floor(math.log2(available_host_bytes() / 64))
-
-    @functools.cached_property
-    def host_results(self) -> HostResults:
-        """Returns the host arrays for timed copies; they take an eighth of the free memory at most."""
-        return HostResults(available_host_bytes() / 8)
 
     @functools.cached_property
     def children(self) -> ChildSessions:

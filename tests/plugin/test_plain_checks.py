@@ -144,7 +144,7 @@ def test_a_broken_call_is_incorrect_with_the_diagnosis(plain, pytester):
     for text in DIAGNOSES.values():
         assert f"\nINCORRECT: {text}" in result.stdout.str()
     result.stdout.fnmatch_lines(
-        ["  calls on the same inputs differ when the output holds another pattern before: zero it first or *"]
+        ["  the output held a pattern before the launch: if the kernel adds to it, zero it first, or *"]
     )
 
 

@@ -14,7 +14,7 @@ from pytest_gpukern.arrays.compare import POISONS
 from pytest_gpukern.backends.host import HostBackend
 from pytest_gpukern.measure.observers import Observers
 from pytest_gpukern.problems.cases import cases_of
-from pytest_gpukern.problems.dataset import Datasets, HostResults
+from pytest_gpukern.problems.dataset import Datasets
 from pytest_gpukern.run import spine
 from pytest_gpukern.run.case_subject import CaseSubject
 from pytest_gpukern.run.spine import Evidence, SubjectContext, judged_by_record
@@ -235,7 +235,6 @@ class FakeEnvironment:
         self.settings = settings or Settings(benchmark=True, asked=True, timer="event")
         self.gpu = self.store = self  # it is all of them
         self.datasets, self.corner_datasets = Datasets(), Datasets(points=100)
-        self.host_results = HostResults(float("inf"))
         self.simulated = SimpleNamespace(active=simulating)
         self.fingerprint, self.provenance = Fingerprint(device_name="fake"), NO_PROVENANCE
         self.session, self.poisons = "5e551041", POISONS

@@ -193,7 +193,7 @@ def test_a_complex_number_is_one_element_of_a_diagnosis(dtype):
     assert (found.mismatches, found.unexpected_nan, found.shape) == (2, 1, (2, 2))
     assert (found.absolute.value, found.absolute.index) == (0.5, 3)
     assert found.relative.value == pytest.approx(0.1)
-    assert "at [1, 1]: expected 5j, actual 5.5j" in diagnose_values("z", found, EXACT).message
+    assert "at [1, 1]: expected 5j, actual 5.5j" in diagnose_values("z", found, EXACT, poisoned=True).message
 
 
 NEARLY_ONE = 1 + 2.0**-23
@@ -368,7 +368,7 @@ def test_poison_does_not_count_where_nobody_poisoned():
 def test_a_gap_beside_wrong_values_is_named_first_and_both_are_described():
     actual = unwritten(3, "float32")
     actual[:2] = [1.0, 7.0]
-    found = diagnose_values("out", compare(actual, np.ones(3), EXACT), EXACT)
+    found = diagnose_values("out", compare(actual, np.ones(3), EXACT), EXACT, poisoned=True)
     assert found.fault is Fault.NOT_WRITTEN
     assert "2 of 3 elements" in found.message
     assert "1 still hold poison" in found.message

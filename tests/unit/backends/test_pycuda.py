@@ -54,7 +54,7 @@ def pycuda(monkeypatch):
     host_cuda.put_module(monkeypatch, "pycuda", VERSION_TEXT="2026.1")
     stream = SimpleNamespace(handle=OWN_STREAM)
     host_cuda.put_module(monkeypatch, "pycuda.driver", Stream=lambda: stream)
-    host_cuda.put_module(monkeypatch, "pycuda.compiler", DEFAULT_NVCC_FLAGS=[], preprocess_source=None)
+    host_cuda.put_module(monkeypatch, "pycuda.compiler", DEFAULT_NVCC_FLAGS=[])
     host_cuda.put_module(monkeypatch, "pycuda.gpuarray", GPUArray=GPUArray)
     host_cuda.put_module(monkeypatch, "pycuda.autoprimaryctx", context=state.context)
     host_cuda.put_module(
@@ -70,29 +70,6 @@ def pycuda(monkeypatch):
 @pytest.fixture
 def opened(pycuda):
     return backend_module.PycudaBackend()
-
-
-# preparing
-
-
-def test_while_preparing_a_source_is_preprocessed_once_and_while_launching_each_time(opened, monkeypatch):
-    asked = []
-
-    def preprocess(source, options, nvcc):
-        asked.append((source, options))
-        return f"preprocessed {source}"
-
-    compiler = sys.modules["pycuda.compiler"]
-    monkeypatch.setattr(compiler, "preprocess_source", preprocess, raising=False)
-    for _ in range(2):
-        with opened.preparing():
-            assert compiler.preprocess_source("a", ["-O3"], "nvcc") == "preprocessed a"
-            assert compiler.preprocess_source("b", ["-O3"], "nvcc") == "preprocessed b"
-            compiler.preprocess_source("a", ["-O2"], "nvcc")
-    assert asked == [("a", ["-O3"]), ("b", ["-O3"]), ("a", ["-O2"])]
-    with opened.current():
-        compiler.preprocess_source("a", ["-O3"], "nvcc")
-    assert len(asked) == 4
 
 
 # stream and context

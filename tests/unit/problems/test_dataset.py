@@ -13,7 +13,7 @@ from fakes import doubling
 from pytest_gpukern import Axis, Output
 from pytest_gpukern.problems import dataset as dataset_module
 from pytest_gpukern.problems.call_by_name import ProblemError
-from pytest_gpukern.problems.dataset import Dataset, Datasets, HostResults
+from pytest_gpukern.problems.dataset import Dataset, Datasets
 
 POINT = {"n": 8}
 
@@ -176,38 +176,6 @@ def test_where_drawing_makes_no_such_set_the_third_is_another(make):
     problem = doubling(64, make_inputs=make, reference=lambda a: 2.0 * a)
     _, second, third = Datasets().for_check(problem, {"n": 64}, contents=3, available_bytes=1e9)
     assert (second.inputs["a"] != third.inputs["a"]).sum() > 32
-
-
-# host memory for timed copies
-
-
-def addresses(results, dataset, numbers=range(3)):
-    return [results.of(dataset, number)["out"].ctypes.data for number in numbers]
-
-
-def test_variants_of_a_point_share_host_results_a_buffer_set_each():
-    results, dataset = HostResults(float("inf")), Dataset.make(doubling(8), {"n": 8}, 0)
-    first = addresses(results, dataset)
-    assert len(set(first)) == 3
-    assert addresses(results, Dataset.make(doubling(8), {"n": 8}, 1)) == first
-    (array,) = results.of(dataset, 0).values()
-    assert (array.shape, array.dtype) == ((8,), np.float32)
-
-
-def test_host_results_of_another_form_are_dropped_even_before_their_case_is_timed():
-    results, dataset = HostResults(float("inf")), Dataset.make(doubling(8), {"n": 8}, 0)
-    held = weakref.ref(results.of(dataset, 0)["out"])
-    results.forget_others(Dataset.make(doubling(8), {"n": 8}, 1))
-    assert held() is not None
-    results.forget_others(Dataset.make(doubling(9), {"n": 9}, 0))
-    assert held() is None
-
-
-def test_host_results_take_no_more_than_their_share_of_the_memory():
-    dataset = Dataset.make(doubling(8), {"n": 8}, 0)
-    results = HostResults(2 * dataset.output_bytes)
-    kept = [weakref.ref(results.of(dataset, number)["out"]) for number in range(3)]
-    assert [reference() is not None for reference in kept] == [True, True, False]
 
 
 def test_sessions_with_one_folder_draw_inputs_and_compute_references_once(tmp_path):

@@ -232,7 +232,7 @@ def test_where_something_is_added_to_a_poison_the_diagnosis_names_the_declaratio
     with np.errstate(over="ignore"):
         result = run(case_of(count, "host", problem), environment)
     assert "wrong values: 16 of 16" in result.diagnosis
-    assert "held a pattern before the launch, and the kernel seems to have read it" in result.diagnosis
+    assert "held a pattern before the launch: if the kernel adds to it" in result.diagnosis
     assert result.diagnosis.endswith("zero it first, or declare inout=")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 from fakes import FakeEnvironment, case_of, doubling, measuring, noting, right, run
@@ -38,25 +40,30 @@ def test_a_scope_contains_the_copies_the_launch_or_both(gpu, timer, events, scop
     assert executed == one_call * len(measurement.samples_ns)
 
 
-def test_copies_bring_outputs_into_the_same_host_arrays_for_all_variants_of_a_point(gpu, timer):
-    """One array a buffer set. Variants are given other memory: what a kernel can write is not shared."""
-    given, fetched = [], []
+def test_copies_of_all_scopes_bring_outputs_into_one_host_array_a_buffer_set_which_is_freed(gpu, timer):
+    """Variants are given other memory: what a kernel can write is none of these arrays."""
+    given, fetched = [], {}
     original = gpu.workspace
 
     def workspace(inputs, outputs, placed=None):
         made = original(inputs, outputs, placed)
         given.extend(made.arrays.values())
         fetch = made.fetch
-        made.fetch = lambda name, into=None: fetched.append(into) or fetch(name, into)
+
+        def fetching(name, into=None):
+            if into is not None:
+                fetched[id(into)] = weakref.ref(into)
+                assert not any(np.shares_memory(into, other) for other in given)
+            return fetch(name, into)
+
+        made.fetch = fetching
         return made
 
     gpu.workspace = workspace
-    environment = FakeEnvironment(gpu, settings=measuring(scopes=("transfer", "end_to_end")))
-    for _ in range(2):
-        run(case_of(right), environment)
-    into = {id(array): array for array in fetched if array is not None}
-    assert len(into) == CONTENTS
-    assert not any(np.shares_memory(one, other) for one in into.values() for other in given)
+    result = run(case_of(right), FakeEnvironment(gpu, settings=measuring(scopes=("transfer", "end_to_end"))))
+    assert {measurement.scope for measurement in result.measurements} == {"transfer", "end_to_end"}
+    assert len(fetched) == CONTENTS
+    assert not any(held() is not None for held in fetched.values())
 
 
 def test_outputs_that_are_not_poisoned_in_turn_are_poisoned_before_timing(timer, events):
