@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_gpukern.benchmark_interop import pytest_benchmark as interop
-from pytest_gpukern.report import rows, units
+from pytest_gpukern.report import units
 from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.values.result import Correctness, JsonDict, Measurement, Result, plain
 
@@ -18,8 +18,6 @@ SCHEMA = 1
 
 _IDENTITY = ("gpukern_schema", "scope", "timer", "cache", "problem_version", "measured_point", "device")
 """Fields of `extra_info` that must agree before pytest-benchmark may compare two times."""
-
-_OF_KERNELS = ("name", "registers", "shared_bytes", "local_bytes", "occupancy")
 
 _ASK_FOR_ALL = tuple(
     f"--benchmark-{name}"
@@ -127,31 +125,19 @@ def _suffix(result: Result, measurement: Measurement) -> str:
 
 
 def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
-    """Returns what a number means and what was found out about it; all numbers are finite."""
+    """Returns what a number means, its rates and its verdict; all are finite. A run's file has the rest."""
     case, summary, median_ns = result.case, measurement.summary, measurement.summary.median_ns
     verdict = result.verdicts.get(measurement.key)
     known = units.is_number(median_ns) and median_ns > 0
     traffic, flops = measurement.traffic_bytes, measurement.flops
-    of_scope = (other for other in result.measurements if other.scope == measurement.scope)
-    others = tuple(other for other in of_scope if other is not measurement)
-    kernels = result.kernels if measurement.scope != "transfer" else ()
     info = {
         "gpukern_schema": SCHEMA,
         "case": case.id,
-        "problem": case.problem,
         "problem_version": case.problem_version,
-        "backend": case.backend,
-        "variant": case.variant,
         "measured_point": case.measured_point,
         "scope": measurement.scope,
         "timer": measurement.timer,
         "cache": measurement.cache,
-        "measures": measurement.measures,
-        "stopped": measurement.stopped,
-        "median_low_s": _seconds(summary.low_ns),
-        "median_high_s": _seconds(summary.high_ns),
-        "traffic_bytes": traffic,
-        "flops": flops,
         "gb_per_s": traffic / median_ns if traffic and known else None,
         "gflop_per_s": flops / median_ns if flops and known else None,
         "correctness": result.correctness.value,
@@ -161,17 +147,8 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
         "warnings": [note.text for note in (*summary.notes, *result.notes)],
         "device": result.fingerprint.hardware(on_gpu=case.on_gpu),
         "driver": result.fingerprint.driver_version,
-        "other_timers_s": {other.timer: _seconds(other.summary.median_ns) for other in others},
-        "fixed_cost_s": _seconds(measurement.fixed_cost_ns),
-        "shares_of_ceilings": rows.ceiling_shares(result, rows.ScopeTime(measurement, others)),
-        "observations": measurement.observations,
-        "kernels": [{name: getattr(kernel, name) for name in _OF_KERNELS} for kernel in kernels],
     }
     return plain(info)  # type: ignore[no-any-return]
-
-
-def _seconds(nanoseconds: float | None) -> float | None:
-    return nanoseconds / 1e9 if units.is_number(nanoseconds) else None
 
 
 def _refuse_comparisons(session: Any, published: list[Any]) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import codecs
+import io
 import json
 import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
 
-from pytest_gpukern.report.layout import IN_ASCII
 from pytest_gpukern.values.settings import in_ci
 from pytest_gpukern.values.untrusted_json import printable
 
@@ -42,20 +41,10 @@ UNLIMITED = 10_000
 """The width of tables there that are read sideways."""
 
 
-def _in_plain_letters(error: UnicodeError) -> tuple[str, int]:
-    """Spells in ASCII what a stream cannot encode; a codec calls it on errors."""
-    assert isinstance(error, UnicodeEncodeError)
-    text = error.object[error.start : error.end].translate(IN_ASCII)
-    return text.encode("ascii", "backslashreplace").decode("ascii"), error.end
-
-
 def print_anywhere() -> None:
-    """Lets commands print everything to a terminal or pipe that knows only ASCII."""
-    codecs.register_error("gpukern-plain", _in_plain_letters)
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="gpukern-plain")
+    """Lets commands print everything where only ASCII is known. Standard error escapes the rest by itself."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def width(elsewhere: int = _WIDTH) -> int:
@@ -92,8 +81,7 @@ def show(lines: Iterable[str]) -> None:
 
 def show_as_asked(known: argparse.Namespace, value: object, lines: Iterable[str]) -> None:
     """Prints a value with `--json`, else lines that tell the same."""
-    as_json = json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) if known.json else ""
-    show(as_json.split("\n") if known.json else lines)
+    show(json.dumps(value, indent=1, allow_nan=False).split("\n") if known.json else lines)
 
 
 def complain(command: str, problem: object) -> None:

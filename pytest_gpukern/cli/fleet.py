@@ -89,7 +89,8 @@ def _hosts(path: Path, reported: Iterable[str]) -> dict[str, str]:
     """Returns listed name → name of the host in the run files, or the listed one if it did not report.
 
     A line may be one of MPI's: `node7:8`, or `node7 slots=8`. What follows a `#` is a remark. Upper and lower
-    case are alike, and a name without a domain is that of the only host that begins with it.
+    case are alike. A name without a domain is that of the only host that begins with it, and one with a
+    domain that of a host without.
     """
     remedy = "Name one host a line, as in: scontrol show hostnames > hosts.txt"
     try:
@@ -105,14 +106,14 @@ def _hosts(path: Path, reported: Iterable[str]) -> dict[str, str]:
         if not re.fullmatch(r"[\w.-]+", name):
             raise FileError(path, f"{printable(name)!r} is no name of a host", remedy)
     hosts = {host.casefold(): host for host in reported}
-    short: dict[str, list[str]] = {}
+    only: dict[str, str | None] = {}  # name without a domain → the only host that begins with it
     for folded, host in hosts.items():
-        short.setdefault(folded.partition(".")[0], []).append(host)
+        short = folded.partition(".")[0]
+        only[short] = None if short in only else host
     listed = {}
     for name in names:
         folded = name.casefold()
-        alike = [
-            host for host in short.get(folded.partition(".")[0], ()) if "." not in host or "." not in name
-        ]
-        listed[name] = hosts.get(folded) or (alike[0] if len(alike) == 1 else name)
+        short, dot, _ = folded.partition(".")
+        alike = hosts.get(short) if dot else only.get(short)
+        listed[name] = hosts.get(folded) or alike or name
     return listed

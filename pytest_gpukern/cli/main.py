@@ -32,7 +32,7 @@ COMMANDS = {
     ),
     "baseline": ("pytest_gpukern.cli.baseline:declare", "list, show, prune and merge baseline files"),
     "selftest": (
-        "pytest_gpukern.selftest.command:declare",
+        "pytest_gpukern.cli.selftest:declare",
         "find out how small a difference this machine and its timers can show",
     ),
     "doctor": (

@@ -56,7 +56,8 @@ def _driver(machine: Machine) -> Iterator[Advice]:
         return
     if machine.driver_there or machine.gpus:
         remedy = (
-            "nvidia-smi must list the GPU first: see the driver's installation, CUDA_VISIBLE_DEVICES, MIG"
+            "nvidia-smi must list the GPU first: reboot after an upgrade of the driver; else see its "
+            "installation, CUDA_VISIBLE_DEVICES, MIG"
         )
         yield Advice(Level.ERROR, "driver", machine.no_gpu, remedy)
         return
@@ -103,10 +104,6 @@ def _libraries(machine: Machine) -> Iterator[Advice]:
     if numba_cuda and numpy and numba_cuda <= Version("0.30.4") and numpy >= Version("2.5"):
         text = f"{numba_cuda} does not import beside NumPy {numpy}, which has no np.row_stack"
         yield Advice(Level.ERROR, "numba-cuda", text, 'pip install "numpy<2.5"')
-    pytest, benchmark = _version(machine, "pytest"), _version(machine, "pytest-benchmark")
-    if pytest and benchmark and pytest >= Version("9.2.dev0") and benchmark < Version("5.3.1"):
-        text = f"{benchmark} fails every test under pytest {pytest}"
-        yield Advice(Level.ERROR, "pytest-benchmark", text, 'pip install "pytest-benchmark>=5.3.1"')
     cupys = [name for name in machine.versions if name == "cupy" or name.startswith("cupy-cuda")]
     if len(cupys) > 1:
         remedy = f"uninstall all of them, then install one: pip uninstall {' '.join(cupys)}"
@@ -118,8 +115,9 @@ def _libraries(machine: Machine) -> Iterator[Advice]:
         text = "SourceModule compiles with nvcc, and there is none on PATH"
         remedy = "install the CUDA toolkit, or the wheel nvidia-cuda-nvcc, which is found without PATH"
         yield Advice(Level.NOTE, "pycuda", text, remedy)
-    if "pynvml" in machine.versions and "nvidia-ml-py" in machine.versions:
-        text = "pynvml and nvidia-ml-py bring the same module; which one is imported depends on the order"
+    pynvml = _version(machine, "pynvml")
+    if pynvml is not None and pynvml.major < 12:
+        text = f"pynvml {pynvml} brings a module pynvml, too; which one is imported depends on the order"
         yield Advice(Level.WARNING, "nvidia-ml-py", text, "pip uninstall pynvml; pip install -U nvidia-ml-py")
     for name, problem in machine.backends.items():
         if problem is not None:

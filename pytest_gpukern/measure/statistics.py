@@ -23,8 +23,7 @@ _MODE_SHARE = 0.15  # a mode holds at least this share of the samples
 _MODE_GAP = 2.0  # least gap between two modes, in standard deviations within a mode
 _MODE_DISTANCE = 7.0  # least distance of their medians, likewise
 _MODE_SAMPLES = 30  # fewer form gaps by chance
-_WORTH_SAYING = 0.01  # modes, trends and outliers below 1 % of the median are not mentioned
-_ORDINARY_SHARE = 0.05  # outliers up to this share of the samples are not mentioned
+_WORTH_SAYING = 0.01  # modes and trends below 1 % of the median are not mentioned
 _TREND_P = 0.001
 _BATCH_SAMPLES = 5  # fewer do not give a reliable median of their batch
 _BATCHES_Z = 3.09  # 99.9 % quantile of the normal distribution: confidence that batches differ
@@ -47,7 +46,7 @@ def summarize(
     Wolfe & Chicken, *Nonparametric Statistical Methods*, 3rd ed., §3.6; David & Nagaraja, *Order Statistics*,
     §7.1). It is exact rather than interpolated, so it covers at least 95 %. With fewer than six samples no
     interval reaches 95 %: then it is the range, and a note says so. It is never narrower than ± half the
-    timer's resolution. We never drop samples; if they look odd, a note says so.
+    timer's resolution. We never drop samples; if they have two modes or a trend, a note says so.
 
     The interval assumes independent samples. But samples of one batch may share something, such as the gaps
     between two kernels that were queued together. If batches differ by more than chance (Kruskal & Wallis
@@ -75,7 +74,6 @@ def summarize(
         _few(len(ordered)),
         _bimodal(ordered, median, resolution_ns),
         _trend(samples, median, resolution_ns),
-        _outliers(ordered, median, resolution_ns),
     )
     return Summary(
         median_ns=median,
@@ -326,22 +324,6 @@ def _trend(samples: Sequence[float], median: float, resolution_ns: float) -> str
     verb = "grew" if last > first else "fell"
     change = 100 * abs(last / first - 1)
     return f"time {verb} by {change:.1f} % over the session (last quarter of the samples against the first)"
-
-
-def _outliers(ordered: Sequence[float], median: float, resolution_ns: float) -> str | None:
-    """Counts what Tukey (1977) calls far out: three interquartile ranges beyond the quartiles.
-
-    A single outlier, or up to 5 % of the samples, is ordinary on a shared machine: no warning.
-    """
-    q1, q3 = quantiles(ordered, (0.25, 0.75))
-    reach = max(3 * (q3 - q1), 2 * resolution_ns, _WORTH_SAYING * median)
-    odd = [sample for sample in ordered if not q1 - reach <= sample <= q3 + reach]
-    if len(odd) <= max(1, _ORDINARY_SHARE * len(ordered)):
-        return None
-    farthest = max(odd, key=lambda sample: abs(sample - median))
-    times = farthest / median if median > 0 else float("inf")
-    of_median = f"{times:.0f} times the median" if times >= 100 else f"{times:.3g} times the median"
-    return f"{len(odd)} of {len(ordered)} samples are outliers, the farthest at {of_median}; kept"
 
 
 def _sigma(ordered: Sequence[float]) -> float:

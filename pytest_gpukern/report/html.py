@@ -85,8 +85,6 @@ _LARGEST = 1e30
 _TIMES = operator.attrgetter("median_ns", "low_ns", "high_ns")
 _TEXTS = ("time", "uncertainty", "rate", "speedup", "error", "state")
 """Of a row, as the terminal has them."""
-_TROUGH = 2.0
-"""Times as many samples are in a group as between two groups."""
 _TAIL = 5.0
 """Times the distance from the median to the 90th percentile, beyond which samples are left out of bins."""
 
@@ -444,10 +442,9 @@ def _is_size(value: object) -> bool:
 
 
 def distribution(samples_ns: Sequence[float]) -> tuple[float, float, tuple[int, ...], str] | None:
-    """Returns both ends of a histogram of samples, the counts of its bins, and notes; None of few samples.
+    """Returns both ends of a histogram of samples, the counts of its bins, and a note; None of few samples.
 
-    Where few samples are far above the others, the bins leave them out, and the notes say so. They also say
-    where the median lies between two groups of samples, so that hardly one took as long.
+    Where few samples are far above the others, the bins leave them out, and the note says so.
     """
     if len(samples_ns) < _FEWEST_BINNED:
         return None
@@ -459,17 +456,8 @@ def distribution(samples_ns: Sequence[float]) -> tuple[float, float, tuple[int, 
     ends = [bisect.bisect_left(ordered, low + (high - low) * place / bins) for place in range(1, bins)]
     counts = tuple(end - start for start, end in itertools.pairwise((0, *ends, count)))
     samples = "1 sample is" if far == 1 else f"{far} samples are"
-    notes = [f"{samples} above {units.time(high)}, up to {units.time(ordered[-1])}"] if far else []
-    notes += ["the median lies between two groups of samples"] if _in_a_trough(counts, count // 2) else []
-    return low, high, counts, "; ".join(notes)
-
-
-def _in_a_trough(counts: Sequence[int], half: int) -> bool:
-    """Says whether there are far fewer samples around the middle one than on both sides of it."""
-    place = bisect.bisect_right([*itertools.accumulate(counts)], half)
-    around = [sum(counts[max(0, bin_ - 1) : bin_ + 2]) for bin_ in range(len(counts))]
-    left, right = max(around[:place], default=0), max(around[place + 1 :], default=0)
-    return _TROUGH * around[place] < min(left, right) and min(left, right) >= _FEWEST_BINNED // 2
+    note = f"{samples} above {units.time(high)}, up to {units.time(ordered[-1])}" if far else ""
+    return low, high, counts, note
 
 
 def series(samples_ns: Sequence[float], most: int) -> tuple[int, float, float, float, str] | None:

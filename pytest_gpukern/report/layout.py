@@ -16,12 +16,6 @@ _TIED = "\N{NO-BREAK SPACE}"
 _NAME = re.compile(r"([^\d\s=]{4,})")
 _SHORTEST_NAME = 3
 _READABLE_NAME = 6
-IN_ASCII = str.maketrans(
-    {"µ": "u", "±": "+-", "×": "x", "–": "-", "−": "-", "·": "-", "…": "...", "→": "->"}
-    | dict(zip("¹²³⁴⁵⁶", "*+#^~@", strict=True))
-)
-"""How characters that a terminal may lack are spelled; behind a time, a digit would be part of its unit."""
-_SHORTENED_NAME = re.compile(rf"(?<=\S){_ELLIPSIS}(?=\S)")
 
 
 @dataclass(frozen=True)
@@ -109,16 +103,6 @@ def shorten(text: str, width: int, *, shortest: int = _SHORTEST_NAME) -> str:
 def _shortened(name: str, width: int) -> str:
     kept = width - 1
     return name if len(name) <= width else name[: (kept + 1) // 2] + _ELLIPSIS + name[len(name) - kept // 2 :]
-
-
-def in_encoding(text: str, encoding: str) -> str:
-    """Returns the text with what an encoding lacks spelled in ASCII: `48.6 us`. Columns stay aligned."""
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        text = _SHORTENED_NAME.sub("~", text).replace("  ±", " +-")
-        return text.translate(IN_ASCII).encode(encoding, "backslashreplace").decode(encoding)
-    return text
 
 
 def tied(text: str) -> str:

@@ -13,7 +13,7 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.conclusion import Card, Others, cards, context, headline, others
 from pytest_gpukern.report.details import checks, device_work, observed_lines
 from pytest_gpukern.report.forms import RunReport
-from pytest_gpukern.report.layout import Column, Line, hint_at, in_encoding, table, wrapped
+from pytest_gpukern.report.layout import Column, Line, hint_at, table, wrapped
 from pytest_gpukern.report.records import some_of
 from pytest_gpukern.report.rows import Footnote, ResultRow, Timing, markup_of, shared_sizes
 from pytest_gpukern.report.run import RunResults, Skip
@@ -54,12 +54,11 @@ def write(report: RunReport, config: pytest.Config) -> None:
     wrote = [f"wrote {path}" for path in report.files]
     report = dataclasses.replace(report, closing=(*wrote, *report.closing))
     lines = render(report, width=reporter._tw.fullwidth, verbose=config.get_verbosity() > 0)
-    encoding = getattr(reporter._tw._file, "encoding", None) or "utf-8"
     if report.failures:  # which pytest has just shown
         reporter.write_sep("=", "gpukern")
     for line in lines:
         for text, markup in line.parts():
-            reporter.write(in_encoding(printable_lines(text), encoding), **markup)
+            reporter.write(printable_lines(text), **markup)
         reporter.write_line("")
 
 

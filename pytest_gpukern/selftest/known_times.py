@@ -1,28 +1,19 @@
-"""Holds what a test finds out about kernels of known time, and how it reaches the result of the test.
+"""Holds what a test finds out about kernels of known time.
 
-The readings are observations of a test, as those of any observer, so they travel with its result and are in
-the file of a run.
+The readings are among the observations of the test, so they travel with its result and are in the file of a
+run.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_gpukern.measure import observers
-from pytest_gpukern.values.result import Result, plain
+from pytest_gpukern.values.result import Observations, Result, plain
 from pytest_gpukern.values.untrusted_json import built
 
-NAME = "selftest"
-_KNOWN_TIMES = "known_times"
-"""The figure that holds the readings of a test, as JSON."""
-
-
-def pytest_configure() -> None:
-    """Adds the observer to a run that has this module as a plugin."""
-    figures = {_KNOWN_TIMES: observers.Figure("known times")}
-    observers.OBSERVERS[NAME] = observers.ObserverRow(__name__, "SelftestObserver", "self-test", figures)
+_NAME, _KNOWN_TIMES = "selftest", "known_times"
+"""The names under which the readings of a test are observed, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -64,20 +55,10 @@ class KnownTimes:
     nodes: tuple[Node, ...]
 
 
-_noted: list[KnownTimes] = []
-
-
-def note(known: KnownTimes) -> None:
-    _noted[:] = [known]
+def as_observations(known: KnownTimes) -> Observations:
+    return {_NAME: {_KNOWN_TIMES: json.dumps(plain(known))}}
 
 
 def known_times_of(result: Result) -> KnownTimes | None:
-    text = result.observations.get(NAME, {}).get(_KNOWN_TIMES)
+    text = result.observations.get(_NAME, {}).get(_KNOWN_TIMES)
     return built(json.loads(text), KnownTimes) if isinstance(text, str) else None
-
-
-class SelftestObserver(observers.Observer):
-    """Passes on what a test has noted."""
-
-    def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> observers.SeenInTest | None:  # noqa: ARG002
-        return observers.SeenInTest({_KNOWN_TIMES: json.dumps(plain(_noted.pop()))}) if _noted else None

@@ -15,7 +15,8 @@ import pytest
 from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.run.measured_test import GpuBenchmark
 from pytest_gpukern.selftest.kernels import GRAPH, SpinningKernel, name_of, selftest_cases
-from pytest_gpukern.selftest.known_times import KnownTimes, Node, note
+from pytest_gpukern.selftest.known_times import KnownTimes, Node, as_observations
+from pytest_gpukern.session.item import MEASURED
 from pytest_gpukern.session.stash import environment_of
 from pytest_gpukern.timers.timer import Iteration, TimerUnavailable, open_timer
 from pytest_gpukern.values.timer_table import auto_timers
@@ -53,7 +54,8 @@ def test_known_times(gpu_benchmark: GpuBenchmark, request: pytest.FixtureRequest
         gpu_benchmark(spinning.call(_FIRST_SPIN_NS, stream=runtime().device.default_stream))
         gpu_benchmark.verify([spinning.own_ns()], [_FIRST_SPIN_NS], rtol=0.01)
         with environment_of(request.config).gpu.exclusive():
-            note(_known_times(spinning, runtime().stream))
+            known = _known_times(spinning, runtime().stream)
+        request.node.stash[MEASURED].evidence.add(observations=as_observations(known))
     finally:
         spinning.free()
 

@@ -588,12 +588,14 @@ class Controller:
     def _new_progress(self) -> Progress:
         from pytest_gpukern.report.progress import Progress
 
-        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        reporter: Any = self._config.pluginmanager.get_plugin("terminalreporter")
         option = self._config.getoption
         # What tests or a debugger write past pytest would end up in the line.
         undisturbed = captures(self._config) and not (option("usepdb", False) or option("trace", False))
         smart = os.environ.get("TERM", "dumb") != "dumb"
         in_place = getattr(reporter, "isatty", False) and undisturbed and smart
+        # It is written past pytest, which escapes what a stream cannot encode.
+        in_place = in_place and reporter._tw._file.encoding.lower() in ("utf-8", "utf8")
         return Progress(reporter, in_place=in_place, quiet=self._config.get_verbosity() < 0)
 
     def _show_progress(self, what: str) -> None:

@@ -55,6 +55,7 @@ def test_what_became_slower_is_found_in_runs_files_and_folders(files, compare, a
 
 def test_for_machines(files, compare):
     status, shown, _ = compare(files / "before", files / "after.json", "--json")
+    assert shown.isascii()
     found = json.loads(shown)
     first, second = found["measurements"]
     assert status == 0

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -53,8 +54,12 @@ def test_a_run_works_with_other_plugins_blocked(recorded, monkeypatch, blocked):
 
 @pytest.fixture
 def in_a_terminal(pytester):
-    """What a run prints into a terminal with these environment variables."""
+    """What a run prints into a terminal with these environment variables; its progress at once."""
     pytester.makepyfile(test_doubling=HOST_PROBLEM)
+    pytester.makeconftest(
+        "from pytest_gpukern.report import progress; "
+        "progress.Progress.__init__.__kwdefaults__['every_s'] = progress._LONG_S = 0.0"
+    )
 
     def run(**environ):
         ours, theirs = os.openpty()
@@ -73,15 +78,16 @@ def in_a_terminal(pytester):
     return run
 
 
-def test_a_terminal_has_colours(in_a_terminal):
-    assert "\x1b[1mdoubling · end_to_end by host, hot" in in_a_terminal(TERM="xterm")
+def test_a_terminal_has_colours_and_a_line_that_is_erased(in_a_terminal):
+    shown = in_a_terminal(TERM="xterm", PYTHONIOENCODING="UTF-8")
+    assert "\x1b[1mdoubling · end_to_end by host, hot" in shown
+    assert re.search(r"gpukern: 1 of 2 · measuring .*\x1b\[J", shown), "the line is drawn in place"
 
 
-def test_a_dumb_terminal_that_knows_ascii_only_has_it_spelled_in_its_width(in_a_terminal):
-    shown = in_a_terminal(PYTHONIOENCODING="ascii", TERM="dumb", COLUMNS="80")
-    assert "doubling - end_to_end by host, hot" in shown
-    assert " +- " in shown
-    assert " ns " in shown or " us " in shown
-    assert not [text for text in ("\x1b", "\\u", "\\x") if text in shown]
-    rows = [line for line in shown.splitlines() if line.startswith("  host.") and line.endswith(" NEW")]
-    assert [len(row) <= 80 for row in rows] == [True] * 2
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_a_terminal_that_knows_ascii_only_has_the_rest_escaped(in_a_terminal, term):
+    shown = in_a_terminal(PYTHONIOENCODING="ascii", TERM=term)
+    assert r"gpukern: 1 of 2 \xb7 doubling/host.add/n=" in shown, "in lines, which pytest escapes"
+    assert r"doubling \xb7 end_to_end by host, hot" in shown
+    assert len([line for line in shown.splitlines() if line.startswith("  host.")]) == 2
+    assert ("\x1b" in shown) is (term == "xterm")

@@ -299,7 +299,7 @@
   // --- the plots of a case -------------------------------------------------------------------------
 
   function plotDistribution(host, scope) {
-    const [low, high, counts, notes] = scope.distribution;
+    const [low, high, counts, note] = scope.distribution;
     const width = (high - low) / counts.length || Math.abs(low) * 0.001 || 1;
     const marks = counts.map((count, i) => ({
       x: low + (i + 0.5) * width,
@@ -308,7 +308,7 @@
     }));
     chart(host, {
       title: "Distribution of the samples",
-      hint: `median ${scope.time} in its 95 % interval${notes ? `; ${notes}` : ""}`,
+      hint: `median ${scope.time} in its 95 % interval${note ? `; ${note}` : ""}`,
       x: { title: "time", format: asTime, range: [low - width / 2, low + (counts.length + 0.5) * width] },
       y: { title: "samples", format: digits, range: [0, Math.max(...counts) * 1.08] },
       marks,

@@ -6,9 +6,8 @@ import json
 import math
 
 import pytest
-from made_up_results import CEILINGS, EXP_KERNEL, FINGERPRINT, measured, result, verdict
+from made_up_results import FINGERPRINT, measured, result, verdict
 
-from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Correctness, plain
 
@@ -175,39 +174,6 @@ def test_the_json_holds_seconds_of_one_call_and_what_they_mean(suite):
     assert (info["device"], info["driver"]) == ("NVIDIA H200", "580.159")
 
 
-def test_the_json_tells_of_the_other_timer_the_ceiling_the_clocks_and_the_kernels(suite):
-    main = measured(
-        timer="cupti",
-        traffic_bytes=0.97 * 4e12 * 48.6e-6,
-        observations={"clocks": {"sm_mhz": 1980.0, "clock_events": ("sw_power_cap",)}},
-    )
-    other = measured(51_600.0, beside=True, fixed_cost_ns=2900.0)
-    both = result(
-        "cupy.exp",
-        main,
-        other,
-        measured(9000.0, **TRANSFER),
-        nodeid=f"t.py::{EXP}",
-        ceilings=CEILINGS,
-        kernels=kernel_facts((EXP_KERNEL,), (9, 0)),
-    )
-    suite("-n0", "--benchmark-json=out.json", results=[both])
-    found = {name: entry["extra_info"] for name, entry in benchmarks_of(suite).items()}
-    info = found[f"t.py::{EXP}"]
-    assert info["other_timers_s"] == {"event": pytest.approx(51.6e-6)}
-    assert info["shares_of_ceilings"] == {"copy": pytest.approx(0.97)}
-    assert info["observations"] == {"clocks": {"sm_mhz": 1980.0, "clock_events": ["sw_power_cap"]}}
-    assert info["fixed_cost_s"] is None
-    assert info["kernels"] == [
-        {"name": "exp_kernel", "registers": 40, "shared_bytes": 3072, "local_bytes": 128, "occupancy": 0.75}
-    ]
-    beside = found[f"t.py::{EXP}[kernel/event/cold]"]
-    assert beside["other_timers_s"] == {"cupti": pytest.approx(48.6e-6)}
-    assert beside["fixed_cost_s"] == pytest.approx(2.9e-6)
-    transfer = found[f"t.py::{EXP}[transfer]"]
-    assert (transfer["other_timers_s"], transfer["shares_of_ceilings"], transfer["kernels"]) == ({}, {}, [])
-
-
 def test_what_has_no_valid_time_is_not_published(suite):
     results = [
         result(
@@ -231,7 +197,7 @@ def test_empty_samples_and_numbers_that_are_not_finite_never_reach_it(suite):
     assert ran.ret == 0
     (found,) = benchmarks_of(suite).values()
     assert found["stats"]["data"] == [pytest.approx(1e-6)]
-    assert found["extra_info"]["traffic_bytes"] is None
+    assert found["extra_info"]["gb_per_s"] is None
 
 
 @pytest.mark.parametrize("workers", ["-n0", "-n1"])

@@ -61,6 +61,7 @@ def only(found):
 
 def test_a_healthy_machine_has_nothing_to_complain_of():
     assert advise(HEALTHY) == []
+    assert advise(with_versions(pynvml="13.0.1")) == [], "from 12 on it has no module pynvml"
 
 
 def test_a_machine_without_any_driver_is_told_what_runs():
@@ -98,20 +99,20 @@ def test_the_sanitizer_is_looked_for_and_shown_a_fault(examined, monkeypatch, fo
     assert (told.sanitizer, told.sanitizer_problem) == asked
 
 
-def test_a_driver_that_gives_no_gpu_is_an_error():
-    advice = only(dataclasses.replace(HEALTHY, no_gpu="driver/library version mismatch", gpus=()))
+def test_a_driver_that_gives_no_gpu_is_an_error_which_a_reboot_may_mend():
+    advice = only(dataclasses.replace(HEALTHY, no_gpu="NVML/RM version mismatch", gpus=()))
     assert (advice.level, advice.subject) == (Level.ERROR, "driver")
+    assert "reboot after an upgrade of the driver" in advice.remedy
 
 
 @pytest.mark.parametrize(
     ("found", "level", "subject", "words"),
     [
         (with_versions(numpy="2.5.1"), Level.ERROR, "numba-cuda", "np.row_stack"),
-        (with_versions(pytest_benchmark="5.3.0"), Level.ERROR, "pytest-benchmark", "every test"),
         (with_versions(cupy_cuda12x="14.2.0"), Level.ERROR, "cupy", "overwrite"),
         (with_versions(cupti_python="12.8.0"), Level.WARNING, "cupti-python", "is for CUDA 12"),
         (with_versions(cuda_bindings="14.0.0"), Level.ERROR, "cuda-bindings", "is for CUDA 14"),
-        (with_versions(pynvml="13.0.1"), Level.WARNING, "nvidia-ml-py", "same module"),
+        (with_versions(pynvml="11.5.3"), Level.WARNING, "nvidia-ml-py", "a module pynvml, too"),
         (
             dataclasses.replace(HEALTHY, cuda=(12, 8), versions={"cupy-cuda13x": "14.2.0"}, nvcc=None),
             Level.ERROR,

@@ -194,16 +194,8 @@ def test_a_histogram_counts_every_sample_that_its_bins_hold():
 
 
 def test_a_sample_far_above_the_others_is_told_beside_the_bins():
-    _, high, counts, notes = html.distribution([100.0 + i % 7 for i in range(60)] + [5_000.0])
-    assert (sum(counts), high, notes) == (60, 106.0, "1 sample is above 106 ns, up to 5.00 µs")
-
-
-@pytest.mark.parametrize(("other", "told"), [(100.0, False), (110.0, True)])
-def test_a_median_between_two_groups_of_samples_is_said_to_be_that(other, told):
-    draw = random.Random(2)
-    samples = [draw.gauss(mean, 1.0) for mean in (100.0, other) for _ in range(100)]
-    *_, notes = html.distribution(samples)
-    assert ("between two groups" in notes) == told
+    _, high, counts, note = html.distribution([100.0 + i % 7 for i in range(60)] + [5_000.0])
+    assert (sum(counts), high, note) == (60, 106.0, "1 sample is above 106 ns, up to 5.00 µs")
 
 
 def test_few_samples_have_no_distribution_and_equal_ones_have_one_bin():

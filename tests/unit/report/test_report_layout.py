@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_gpukern.report.layout import Column, in_encoding, shorten, table, wrapped
+from pytest_gpukern.report.layout import Column, shorten, table, wrapped
 
 
 def test_shortening_keeps_the_beginning_and_the_end():
@@ -51,15 +51,3 @@ def test_columns_are_left_out_before_names_become_unreadable():
     lines, left_out = table(columns, 24)
     assert left_out == ["rate"]
     assert "host.al" in lines[1]
-
-
-def test_columns_stay_aligned_in_ascii():
-    lines, _ = table([Column("variant", ("numba.grid…ide",)), Column("   ±", ("12 %",), numeric=True)], 60)
-    header, row = (in_encoding(line, "ascii") for line in lines)
-    assert row == "numba.grid~ide  12 %"
-    assert len(header) == len(row)
-    assert header.endswith("+-")
-
-
-def test_the_mark_of_a_time_is_no_digit_in_ascii():
-    assert in_encoding("7.36 ms¹", "ascii") == "7.36 ms*"

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import pytest
 from made_up_results import measured, result
 
+from pytest_gpukern.cli.selftest import render
 from pytest_gpukern.report.run import Failure, RunResults, Skip
-from pytest_gpukern.selftest.command import render
-from pytest_gpukern.selftest.known_times import NAME, KnownTimes, Node, Spin
+from pytest_gpukern.selftest.known_times import KnownTimes, Node, Spin, as_observations
 from pytest_gpukern.selftest.targets import Section, conclusions_of
-from pytest_gpukern.values.result import plain
 
 KERNELS = {("exp", 65_536): 1_312.0, ("exp", 10_000_000): 48_640.0, ("sgemm", 2048): 338_720.0}
 NAMES = dict(zip(KERNELS, ("exp 64 K f32", "exp 10 M f32", "sgemm 2048"), strict=True))
@@ -40,12 +38,7 @@ def known(off=None, *, timers=("cupti", "event"), cost=EVENT_COST, nodes=(1_500.
 
 def session(known_times=None, *, slower=1.0, half=0.0001, graph=0.0, timers=("cupti", "event")):
     """The results of one session: of the test of known times, and of each kernel in each way."""
-    found = [
-        result(
-            "test_known_times",
-            observations={NAME: {"known_times": json.dumps(plain(known_times or known(timers=timers)))}},
-        )
-    ]
+    found = [result("test_known_times", observations=as_observations(known_times or known(timers=timers)))]
 
     def timed(ns, timer, cache, **changes):
         values = {"timer": timer, "cache": cache, "half": half, "beside": timer != timers[0], **changes}

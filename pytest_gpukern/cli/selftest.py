@@ -1,31 +1,30 @@
-"""Holds the command `gpukern selftest`: its options, the run of pytest, the table and the exit status."""
+"""Runs `gpukern selftest`: has pytest time kernels in several sessions, and holds them against targets."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.metadata
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from pytest_gpukern.cli import exits
 from pytest_gpukern.gpu.errors import DeviceError
 from pytest_gpukern.gpu.selection import missing_gpu_reason
+from pytest_gpukern.package import FOLDER
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table, wrapped
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.selftest import known_times, targets
+from pytest_gpukern.selftest import targets
+from pytest_gpukern.selftest.known_times import known_times_of
 from pytest_gpukern.values.atomic_file import TemporaryFolder, write_named
 from pytest_gpukern.values.fingerprint import Fingerprint
-from pytest_gpukern.values.untrusted_json import FileError, printable, printable_lines
 
-SESSIONS = 8
-FILE_OPTION = "--gpukern-report"
-_TESTS = Path(__file__).with_name("test_timers.py")
-_NARROWEST_TABLE = 120
+_SESSIONS = 8
+_TESTS = FOLDER / "selftest" / "test_timers.py"
 _PASS = {True: "PASS", False: "FAIL", None: ""}
 _INDENT = "  "
 
@@ -33,8 +32,7 @@ _INDENT = "  "
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Tests the timers: several sessions of pytest time kernels of known time and five others, and the "
-        "results are held against targets. Exit status: 0 if all targets are reached, 1 if one is missed, 2 "
-        "if there is no GPU, pytest cannot run the tests, or a file cannot be used."
+        f"results are held against targets. A target that is missed is something wrong. {exits.STATUSES}"
     )
     add = parser.add_argument
     add(
@@ -44,7 +42,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.json",
         help="keep what was measured, as the file of a run, which gpukern report and gpukern compare read",
     )
-    add("--sessions", type=_sessions, default=SESSIONS, help=f"sessions, at least 2 (default: {SESSIONS})")
+    add("--sessions", type=_sessions, default=_SESSIONS, help=f"sessions, at least 2 (default: {_SESSIONS})")
     add("--device", help="which GPU, as for pytest's --gpukern-device")
     parser.set_defaults(run=_run)
 
@@ -52,25 +50,21 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def _run(known: argparse.Namespace) -> int:
     try:
         missing_gpu = missing_gpu_reason(os.environ)
-        if missing_gpu is not None:
-            _tell(f"no GPU: {missing_gpu}; without one no timer can be tested")
-            return 2
-        with TemporaryFolder("selftest") as folder:
-            file = Path(folder) / "selftest.json"
-            status = subprocess.call(pytest_command(file, known), stdout=sys.stderr)
-            if not file.exists():
-                _tell(f"pytest ended with status {status} and wrote no results; see above")
-                return 2
-            run = read_run(file)
-            if known.output is not None:
-                write_named(known.output, file.read_text(encoding="utf-8"), "--output")
-        conclusions = targets.conclusions_of(run, known.sessions)
-    except (DeviceError, FileError) as error:
-        _tell(str(error))
-        return 2
-    lines = render(run, conclusions, width=max(_NARROWEST_TABLE, shutil.get_terminal_size().columns))
-    sys.stdout.write("\n".join((*map(printable, lines), "")))
-    return 0 if conclusions.reached else 1
+    except DeviceError as error:
+        missing_gpu = str(error)
+    if missing_gpu is not None:
+        raise exits.RefusedError(f"no GPU: {missing_gpu}; without one no timer can be tested")
+    with TemporaryFolder("selftest") as folder:
+        file = Path(folder) / "selftest.json"
+        status = subprocess.call(pytest_command(file, known), stdout=sys.stderr)
+        if not file.exists():
+            raise exits.RefusedError(f"pytest ended with status {status} and wrote no results; see above")
+        run = read_run(file)
+        if known.output is not None:
+            write_named(known.output, file.read_text(encoding="utf-8"), "--output")
+    conclusions = targets.conclusions_of(run, known.sessions)
+    exits.show(render(run, conclusions, width=exits.width()))
+    return exits.FINE if conclusions.reached else exits.BAD
 
 
 def pytest_command(file: Path, known: argparse.Namespace) -> list[str]:
@@ -83,7 +77,7 @@ def pytest_command(file: Path, known: argparse.Namespace) -> list[str]:
         *("-c", os.devnull, f"--rootdir={_TESTS.parent}", "-p", "no:cacheprovider"),  # no project's own
         *("--gpu-benchmark", f"--gpukern-sessions={known.sessions}", "--gpukern-write-in-ci"),
         *("--gpukern-baseline=create", f"--gpukern-baseline-dir={file.with_name('baselines')}"),
-        *("-p", known_times.__name__, f"{FILE_OPTION}={file}"),
+        f"--gpukern-report={file}",
     ]
     if known.device is not None:
         options.append(f"--gpukern-device={known.device}")
@@ -107,7 +101,7 @@ def _remarks(run: RunResults) -> Iterator[str]:
     """Yields what went wrong in the run, and what the timers say, such as why CUPTI is not used."""
     yield from run.problems
     for result in run.results:
-        if known_times.known_times_of(result) is not None:
+        if known_times_of(result) is not None:
             for measurement in result.measurements:
                 yield from (note.text for note in measurement.summary.notes)
 
@@ -157,10 +151,6 @@ def _share(ns: float, of_ns: float) -> str:
 def _sentences(texts: Iterable[str], width: int) -> Iterator[str]:
     for text in texts:
         yield from (line.text for line in wrapped(text, width, indent=_INDENT))
-
-
-def _tell(line: str) -> None:
-    sys.stderr.write(f"gpukern selftest: {printable_lines(line)}\n")
 
 
 def _json_file(text: str) -> Path:
