@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-import pickle
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.problems.call_by_name import Point
@@ -220,31 +221,57 @@ def _refuse_other_shapes(problem: Problem, first: Dataset, other: Dataset) -> No
             )
 
 
-def store(made: Dataset, file: Path) -> None:
+def store(made: Dataset, folder: Path) -> None:
     """Stores inputs and reference of a set for `load`, unless a value would not come back the same."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    stored = sum(other.stat().st_size for other in file.parent.iterdir())
-    # All sets together take a quarter: the disk is not ours alone, and may be memory.
-    too_large = stored + made.host_bytes > (stored + shutil.disk_usage(file.parent).free) / 4
-    arrays = (*made.input_arrays.values(), *(made.expected or {}).values())
-    if too_large or not all(array.flags.c_contiguous for array in arrays):  # pickle forgets other strides
-        return
-    partial = file.with_suffix(".partial")
+    import numpy as np
+
+    arrays: list[np.ndarray[Any, Any]] = []
+
+    def entry(value: Any) -> Any:
+        if type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value)):
+            return {"value": value}
+        plain = type(value) is np.ndarray and value.flags.c_contiguous and value.size
+        if not (plain or isinstance(value, np.generic)) or value.dtype.isbuiltin != 1:
+            raise TypeError
+        arrays.append(value)
+        return {"file": f"{len(arrays)}.npy", "mapped": bool(plain)}
+
+    partial = folder.with_name(f"{folder.name}.partial")
     try:
-        with partial.open("wb") as stream:
-            pickle.dump((made.inputs, made.expected), stream, pickle.HIGHEST_PROTOCOL)
-        partial.rename(file)
-    except (pickle.PicklingError, AttributeError, TypeError, OSError):  # such as a lambda, a full disk
-        partial.unlink(missing_ok=True)
+        entries = {"inputs": {name: entry(value) for name, value in made.inputs.items()}, "expected": None}
+        if made.expected is not None:
+            entries["expected"] = {name: entry(value) for name, value in made.expected.items()}
+        partial.mkdir(parents=True)
+        stored = sum(file.stat().st_size for file in folder.parent.glob("*/*.npy"))
+        # All sets together take a quarter: the disk is not ours alone, and may be memory.
+        if stored + made.host_bytes <= (stored + shutil.disk_usage(partial).free) / 4:
+            (partial / "names.json").write_bytes(msgspec.json.encode(entries))
+            for number, value in enumerate(arrays, 1):
+                np.save(partial / f"{number}.npy", value, allow_pickle=False)
+            partial.rename(folder)
+    except (TypeError, ValueError, OverflowError, OSError):
+        pass  # such as a value of another type, a NaN, a full disk
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
-def load(file: Path, problem: Problem, point: Point, seed_offset: int, seed: int | None) -> Dataset | None:
-    """Returns the set that `store` wrote; None if there is none."""
+def load(folder: Path, problem: Problem, point: Point, seed_offset: int, seed: int | None) -> Dataset | None:
+    """Returns the set that `store` wrote, its arrays mapped from their files; None if there is none."""
+    import numpy as np
+
+    def value(entry: Any) -> Any:
+        if "value" in entry:
+            return entry["value"]
+        if not entry["mapped"]:
+            return np.load(folder / entry["file"])[()]
+        return np.asarray(np.load(folder / entry["file"], mmap_mode="c"))  # no memmap, which is a subclass
+
     try:
-        with file.open("rb") as stream:
-            inputs, expected = pickle.load(stream)
+        entries = msgspec.json.decode((folder / "names.json").read_bytes())
     except FileNotFoundError:
         return None
+    inputs = {name: value(entry) for name, entry in entries["inputs"].items()}
+    expected = entries["expected"] and {name: value(entry) for name, entry in entries["expected"].items()}
     specs = problem.output_specs(point, inputs)
     return Dataset(seed_offset, inputs, specs, expected, problem.tolerances(specs, point), seed)
 

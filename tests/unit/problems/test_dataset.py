@@ -215,7 +215,11 @@ def test_problems_that_one_helper_declares_share_no_files(tmp_path):
         assert np.array_equal(made.expected["out"], factor * made.inputs["a"])
 
 
-@pytest.mark.parametrize("value", [np.arange(16.0)[::2], lambda: 1], ids=["strided", "not to be pickled"])
+@pytest.mark.parametrize(
+    "value",
+    [np.arange(16.0)[::2], np.array([object()]), np.ma.masked_array([1.0]), float("nan"), 1j, np.zeros(0)],
+    ids=["strided", "objects", "masked", "nan", "complex", "empty"],
+)
 def test_what_would_not_come_back_as_it_was_is_made_in_each_session(tmp_path, value):
     for _ in range(2):
         problem, calls = counting(make_inputs=lambda rng, n: {"a": rng.random(n), "v": value})
@@ -226,7 +230,7 @@ def test_what_would_not_come_back_as_it_was_is_made_in_each_session(tmp_path, va
 
 
 def test_a_full_disk_costs_time_and_nothing_else(tmp_path, monkeypatch):
-    """Also one that the sets fill: a set of 32 bytes and its reference of 32 need more in their file."""
+    """Also one that the sets fill: a set of 32 bytes and its reference of 32 have headers of 128."""
     free = [4 * 64 - 1]
     monkeypatch.setattr(dataset_module.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free[0]))
     problem, calls = counting()
