@@ -1,6 +1,6 @@
 """Measures the ceilings of the pinned device, and launches its canaries.
 
-A ceiling is how fast the device copies, computes or launches at best: the fastest of several samples. A
+A ceiling is how fast the device copies or computes at best: the fastest of several samples. A
 disturbance (rising clocks, another process, a memory refresh) makes a sample slower, never faster. Only the
 timer's error could make it faster, and it is small: an event costs about 3 µs, a sample at least 1 ms.
 
@@ -47,10 +47,6 @@ _PAGEABLE_BYTES = 256 << 20
 """More than most processors' last-level caches, yet little for a run."""
 _WAITED_SAMPLES = 4
 
-_LAUNCHES = 256
-_FEW_LAUNCHES = 64
-_ROUNDS = 8
-
 
 def fma_source(c_type: str) -> str:
     """Returns the source of `gpukern_fma` for `float`, `double`, `unsigned`, `half2x`, `float2x` (sm_100)."""
@@ -93,7 +89,6 @@ def measure_ceilings() -> Measured:
         ("copies within the device", _device_copy),
         ("copies of pinned memory", _pinned_copies),
         ("copies of pageable memory", _pageable_copies),
-        ("launches", _launches),
     ):
         try:
             values.update(measure(cuda))
@@ -264,53 +259,6 @@ def _waited_ns(cuda: CudaRuntime, copy: Callable[[], object]) -> float:
     return float(min(times[1:]))  # the first allocates the driver's buffers
 
 
-# launches
-
-
-def _launches(cuda: CudaRuntime) -> dict[str, float]:
-    """Returns what queueing an empty kernel costs the host, and running it the device, in nanoseconds.
-
-    The device's cost is the slope over the number of kernels, so the cost of the events cancels.
-    """
-    empty = _empty(cuda)
-    wait = launcher(cuda.stream, cuda.kernel(cuda_source("launch.cu"), "gpukern_wait"), 1, 1)
-    host = min(_host_ns(cuda, empty) for _ in range(_ROUNDS))
-    many = min(_queue_ns(cuda, wait, empty, _LAUNCHES) for _ in range(_ROUNDS))
-    few = min(_queue_ns(cuda, wait, empty, _FEW_LAUNCHES) for _ in range(_ROUNDS))
-    return {"launch_host_ns": host, "launch_gpu_ns": (many - few) / (_LAUNCHES - _FEW_LAUNCHES)}
-
-
-def _empty(cuda: CudaRuntime) -> Call:
-    return launcher(cuda.stream, cuda.kernel(cuda_source("launch.cu"), "gpukern_empty"), 1, 1)
-
-
-def _host_ns(cuda: CudaRuntime, empty: Callable[[], None]) -> float:
-    """Returns the host time of one launch of many that fit into the launch queue."""
-    cuda.synchronize()
-    start = time.perf_counter_ns()
-    for _ in range(_LAUNCHES):
-        empty()
-    return (time.perf_counter_ns() - start) / _LAUNCHES
-
-
-def _queue_ns(cuda: CudaRuntime, wait: Callable[..., None], empty: Callable[[], None], count: int) -> float:
-    """Returns the device time of `count` empty kernels that were all queued before the first could start."""
-    import numpy as np
-
-    start, end = _events(cuda, 2)
-    for wait_ms in (4, 20, 100):
-        wait(np.uint64(wait_ms * 1_000_000))
-        cuda.stream.record(start)
-        for _ in range(count):
-            empty()
-        cuda.stream.record(end)
-        queued_in_time = not start.is_done
-        end.sync()
-        if queued_in_time:
-            return float((end - start) * 1e6)
-    raise NotMeasuredError(f"the host took more than {wait_ms} ms to queue {count} empty kernels")
-
-
 # timing
 
 
@@ -382,6 +330,10 @@ def _copy(cuda: CudaRuntime) -> Iterator[Call]:
 def _fma(cuda: CudaRuntime) -> Iterator[Call]:
     with _multiply_adds(cuda, _FMAS[0], cuda.resident_threads // BLOCK) as work:
         yield lambda: work(_FMA_ITERATIONS)
+
+
+def _empty(cuda: CudaRuntime) -> Call:
+    return launcher(cuda.stream, cuda.kernel(cuda_source("launch.cu"), "gpukern_empty"), 1, 1)
 
 
 CANARIES: Mapping[str, Callable[[CudaRuntime], AbstractContextManager[Call]]] = {

@@ -208,31 +208,20 @@ def blas() -> str:
     import numpy  # noqa: F401  (its BLAS is loaded with it)
 
     before = os.environ.get(_SET_BY_THREADPOOLCTL)
-    try:
-        from threadpoolctl import threadpool_info
-    except ImportError:
-        return f"{_blas_numpy_was_built_with()}, threads unknown: threadpoolctl is not installed"
-    finally:
-        if before is None:
-            os.environ.pop(_SET_BY_THREADPOOLCTL, None)
-    return describe_pools(threadpool_info()) or f"{_blas_numpy_was_built_with()}, threads unknown"
+    from threadpoolctl import threadpool_info
+
+    if before is None:
+        os.environ.pop(_SET_BY_THREADPOOLCTL, None)
+    return describe_pools(threadpool_info())
 
 
-def describe_pools(pools: list[dict[str, Any]]) -> str | None:
+def describe_pools(pools: list[dict[str, Any]]) -> str:
     """Describes the BLAS in NumPy's folder among threadpoolctl's findings, or else the first BLAS."""
     of_blas = [pool for pool in pools if pool.get("user_api") == "blas"]
     if not of_blas:
-        return None
+        return "unknown BLAS"
     pool = next((pool for pool in of_blas if "numpy" in str(pool.get("filepath", "")).lower()), of_blas[0])
     name = _BLAS_NAMES.get(pool["internal_api"], pool["internal_api"])
     version = f" {pool['version']}" if pool.get("version") else ""
     threads = pool["num_threads"]
     return f"{name}{version}, {threads} {'thread' if threads == 1 else 'threads'}"
-
-
-def _blas_numpy_was_built_with() -> str:
-    import numpy as np
-
-    config: Mapping[str, Any] = np.show_config(mode="dicts") or {}
-    blas = config.get("Build Dependencies", {}).get("blas", {})
-    return " ".join(part for part in (blas.get("name"), blas.get("version")) if part) or "unknown BLAS"

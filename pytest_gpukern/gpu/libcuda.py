@@ -13,7 +13,6 @@ import subprocess
 import sys
 import uuid as uuid_module
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +21,10 @@ LIBRARY = "libcuda.so.1"
 _CUDA_SUCCESS = 0
 _CUDA_ERROR_NOT_INITIALIZED = 3
 _CUDA_ERROR_NO_DEVICE = 100
-_MULTIPROCESSOR_COUNT = 16  # CU_DEVICE_ATTRIBUTE_…
-_L2_CACHE_SIZE = 38
 
 
 class CudaError(Exception):
     """The CUDA driver is missing or refused a call; the message has the call and CUDA's name of the error."""
-
-
-@dataclass(frozen=True)
-class CudaDevice:
-    """A device as CUDA lists it: UUID without its prefix, multiprocessors, L2 cache in bytes."""
-
-    uuid: str
-    multiprocessor_count: int
-    l2_bytes: int
 
 
 class LibCuda:
@@ -70,8 +58,8 @@ class LibCuda:
                 return True
         return False
 
-    def devices(self) -> tuple[CudaDevice, ...]:
-        """Initialises CUDA without a context and lists its devices. Raises CudaError."""
+    def uuids(self) -> tuple[str, ...]:
+        """Initialises CUDA without a context; lists its devices' UUIDs without a prefix. Raises CudaError."""
         library = load_library()
         status = int(library.cuInit(0))
         if status == _CUDA_ERROR_NO_DEVICE:
@@ -79,7 +67,7 @@ class LibCuda:
         _check(library, status, "cuInit")
         count = ctypes.c_int()
         _call(library, "cuDeviceGetCount", ctypes.byref(count))
-        return tuple(_device(library, ordinal) for ordinal in range(count.value))
+        return tuple(_uuid(library, ordinal) for ordinal in range(count.value))
 
 
 def uuids_in_cuda_order(environ: Mapping[str, str]) -> list[str]:
@@ -118,28 +106,17 @@ def _loaded_library() -> Any:
         return None
 
 
-def _device(library: Any, ordinal: int) -> CudaDevice:
-    handle = _handle(library, ordinal)
+def _uuid(library: Any, ordinal: int) -> str:
     # The second version, since CUDA 11.4, gives a MIG instance its own UUID; the first gives its GPU's.
     raw = (ctypes.c_ubyte * 16)()
-    _call(library, "cuDeviceGetUuid_v2", raw, handle)
-    return CudaDevice(
-        uuid=str(uuid_module.UUID(bytes=bytes(raw))),
-        multiprocessor_count=_attribute(library, handle, _MULTIPROCESSOR_COUNT),
-        l2_bytes=_attribute(library, handle, _L2_CACHE_SIZE),
-    )
+    _call(library, "cuDeviceGetUuid_v2", raw, _handle(library, ordinal))
+    return str(uuid_module.UUID(bytes=bytes(raw)))
 
 
 def _handle(library: Any, ordinal: int) -> ctypes.c_int:
     handle = ctypes.c_int()
     _call(library, "cuDeviceGet", ctypes.byref(handle), ordinal)
     return handle
-
-
-def _attribute(library: Any, handle: ctypes.c_int, attribute: int) -> int:
-    value = ctypes.c_int()
-    _call(library, "cuDeviceGetAttribute", ctypes.byref(value), attribute, handle)
-    return value.value
 
 
 def _call(library: Any, name: str, *arguments: Any) -> None:
@@ -162,6 +139,6 @@ def _check(library: Any, status: int, call: str) -> None:
 
 if __name__ == "__main__":
     try:
-        sys.stdout.write("\n".join(device.uuid for device in LibCuda().devices()))
+        sys.stdout.write("\n".join(LibCuda().uuids()))
     except CudaError as problem:
         sys.exit(str(problem))

@@ -5,28 +5,25 @@ from __future__ import annotations
 import fcntl
 import getpass
 import os
-import secrets
 import socket
 import stat
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partialmethod
 from pathlib import Path
-from typing import Annotated
-
-import msgspec
 
 from pytest_gpukern.gpu.errors import DeviceError, DeviceLockTimeout
-from pytest_gpukern.gpu.processes import ancestors, is_alive, process_id
 from pytest_gpukern.values.fingerprint import file_key
+from pytest_gpukern.values.untrusted_json import printable
 
 DIRECTORY_VARIABLE = "GPUKERN_LOCK_DIR"
 _COMMAND_LENGTH = 80
+_ENTRY_BYTES = 4096
 # Everybody may write into the folder: never follow a link that somebody has put there.
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -47,30 +44,19 @@ _turns: weakref.WeakSet[HostTurns] = weakref.WeakSet()
 
 
 class DeviceLock:
-    """A lock on one device. At most one process of the machine holds it; its children may pass.
+    """A lock on one device. At most one process of the machine holds it.
 
     We use `flock` on a file named by the UUID, so the kernel releases the lock however the holder dies. The
     file lies in `directory`, else in GPUKERN_LOCK_DIR, else in /tmp/gpukern-locks. Containers that share a
     GPU must share that folder too.
 
-    The holder puts its process id into its environment. A child that finds its living ancestor there and in
-    the file passes without locking. So a parent that waits for a single measuring child holds the lock for
-    both. Processes that measure side by side, such as xdist's workers, must not have a parent that holds it.
-    A child does not learn when its parent releases. A process may acquire again, which is only counted; the
-    threads of a process do not exclude each other.
+    A process may acquire again, which is only counted; its threads do not exclude each other. Its children
+    do wait, so whoever holds the lock must not wait for a child that measures.
     """
 
-    def __init__(
-        self,
-        uuid: str,
-        directory: Path | None = None,
-        environ: MutableMapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, uuid: str, directory: Path | None = None) -> None:
         self.uuid = uuid
-        self._environ = os.environ if environ is None else environ
-        self._path = (directory or default_directory(self._environ)) / f"{file_key(uuid)}.lock"
-        self._variable = "GPUKERN_LOCK_" + "".join(c if c.isalnum() else "_" for c in uuid).upper()
-        self._passes = 0
+        self._path = (directory or default_directory()) / f"{file_key(uuid)}.lock"
 
     def acquire(
         self,
@@ -88,30 +74,22 @@ class DeviceLock:
             if self._path in _held:
                 _held[self._path].count += 1
                 return
-            if self._is_inherited():
-                self._passes += 1
-                return
             started, announced = time.monotonic(), False
             while (fd := self._try()) is None:
                 waited_s, other = time.monotonic() - started, self.holder()
                 if timeout_s is not None and waited_s >= timeout_s:
                     raise DeviceLockTimeout(f"{self._in_use(other)}; gave up after {timeout_s:g} s")
-                due = waited_s >= (quiet_s if other is not None else max(quiet_s, _GRACE_S))
+                due = waited_s >= (quiet_s if other else max(quiet_s, _GRACE_S))
                 if on_wait is not None and due and not announced:
                     on_wait(self._in_use(other))
                     announced = True
                 time.sleep(poll_s)
-            holder = Holder.here(self.uuid)
-            write_holder(fd, holder)
+            write_holder(fd, _this_process())
             _held[self._path] = _Acquired(fd)
-            self._environ[self._variable] = f"{holder.pid}:{holder.nonce}"
 
     def release(self) -> None:
         """Gives the lock back once; RuntimeError if this process does not hold it."""
         with _guard:
-            if self._passes:
-                self._passes -= 1
-                return
             if self._path not in _held:
                 raise RuntimeError(f"the lock of {self.uuid} is not held by this process")
             held = _held[self._path]
@@ -119,23 +97,23 @@ class DeviceLock:
             if held.count:
                 return
             del _held[self._path]
-            self._environ.pop(self._variable, None)
-            write_holder(held.fd, None)
+            write_holder(held.fd, "")
             os.close(held.fd)
 
-    def holder(self) -> Holder | None:
-        return read_holder(self._path)
+    def holder(self) -> str:
+        """Returns what the holder wrote of itself, safe to print; "" for nothing. Only for messages."""
+        try:
+            fd = os.open(self._path, os.O_RDONLY | _FLAGS)
+        except OSError:
+            return ""
+        try:
+            return printable(os.pread(fd, _ENTRY_BYTES, 0).decode(errors="replace").strip())
+        except OSError:
+            return ""
+        finally:
+            os.close(fd)
 
-    def _is_inherited(self) -> bool:
-        """Returns whether a living ancestor holds the lock; the variable alone may be out of date."""
-        text, _, nonce = self._environ.get(self._variable, "").partition(":")
-        pid = process_id(text)
-        if pid is None or pid not in ancestors():
-            return False
-        holder = self.holder()
-        return holder is not None and (holder.pid, holder.nonce) == (pid, nonce)
-
-    def _in_use(self, holder: Holder | None) -> str:
+    def _in_use(self, holder: str) -> str:
         return f"{self.uuid} is in use by {holder or f'another process, which left no entry in {self._path}'}"
 
     def _try(self) -> int | None:
@@ -255,51 +233,18 @@ def _let_go_in_forked_child() -> None:
 os.register_at_fork(after_in_child=_let_go_in_forked_child)
 
 
-class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The holder of a lock, as it wrote itself into the lock file; `since` is in seconds since the epoch.
-
-    Anybody may write into the file, so its values are bounded.
-    """
-
-    uuid: str
-    pid: Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
-    user: str
-    host: str
-    command: str
-    since: Annotated[float, msgspec.Meta(ge=0, lt=2**40)]
-    nonce: str
-
-    @classmethod
-    def here(cls, uuid: str) -> Holder:
-        command = " ".join([Path(sys.argv[0] or sys.executable).name, *sys.argv[1:]])
-        if len(command) > _COMMAND_LENGTH:
-            command = command[: _COMMAND_LENGTH - 1] + "…"
-        return cls(
-            uuid, os.getpid(), _user(), socket.gethostname(), command, time.time(), secrets.token_hex(8)
-        )
-
-    def __str__(self) -> str:
-        then, now = time.localtime(self.since), time.localtime()
-        same_day = (then.tm_year, then.tm_yday) == (now.tm_year, now.tm_yday)
-        since = time.strftime("%H:%M" if same_day else "%Y-%m-%d %H:%M", then)
-        where = "" if self.host == socket.gethostname() else f" on {self.host}"
-        return f"pid {self.pid}{where} ({self.user}): {self.command}, since {since}"
-
-
-def default_directory(environ: Mapping[str, str]) -> Path:
+def default_directory() -> Path:
     """Returns GPUKERN_LOCK_DIR, or a folder that is the same for every user, unlike TMPDIR.
 
     Raises DeviceError for a path that is not absolute.
     """
-    if environ.get(DIRECTORY_VARIABLE):
-        folder = Path(environ[DIRECTORY_VARIABLE])
-        if folder.is_absolute():
-            return folder
-        raise DeviceError(
-            f"{DIRECTORY_VARIABLE}={str(folder)!r} is not an absolute path, so each process could use "
-            f"another folder. Set it to an absolute path that all users of the GPU can write to, or unset it."
-        )
-    return Path("/tmp/gpukern-locks")
+    folder = Path(os.environ.get(DIRECTORY_VARIABLE) or "/tmp/gpukern-locks")
+    if folder.is_absolute():
+        return folder
+    raise DeviceError(
+        f"{DIRECTORY_VARIABLE}={str(folder)!r} is not an absolute path, so each process could use "
+        f"another folder. Set it to an absolute path that all users of the GPU can write to, or unset it."
+    )
 
 
 def open_lock_file(path: Path) -> int:
@@ -330,30 +275,11 @@ def unusable(path: Path, error: OSError) -> DeviceError:
     )
 
 
-def write_holder(fd: int, holder: Holder | None) -> None:
-    """Writes who holds the lock, or nobody; skips another user's file, which is open for reading only."""
-    try:
+def write_holder(fd: int, holder: str) -> None:
+    """Writes who holds the lock, "" for nobody; skips another user's file, which is open for reading only."""
+    with suppress(OSError):
         os.ftruncate(fd, 0)
-        if holder is not None:
-            os.pwrite(fd, msgspec.json.encode(holder), 0)
-    except OSError:
-        return
-
-
-def read_holder(path: Path) -> Holder | None:
-    """Returns the holder named in the file; None if there is none or it is dead."""
-    try:
-        fd = os.open(path, os.O_RDONLY | _FLAGS)
-    except OSError:
-        return None
-    try:
-        holder = msgspec.json.decode(os.pread(fd, 4096, 0), type=Holder)
-    except (OSError, ValueError, RecursionError):  # empty, being written, or somebody else's
-        return None
-    finally:
-        os.close(fd)
-    may_live = holder.host != socket.gethostname() or is_alive(holder.pid)
-    return holder if may_live else None
+        os.pwrite(fd, holder.encode(errors="replace"), 0)
 
 
 def _open_existing(path: Path) -> int:
@@ -375,6 +301,15 @@ def _make_directory(directory: Path) -> None:
             raise OSError(f"{directory} is not a folder") from None
     else:
         directory.chmod(0o1777)
+
+
+def _this_process() -> str:
+    """Says in one line which process this is, and since when it holds a lock."""
+    command = " ".join([Path(sys.argv[0] or sys.executable).name, *sys.argv[1:]])
+    if len(command) > _COMMAND_LENGTH:
+        command = command[: _COMMAND_LENGTH - 1] + "…"
+    now = time.strftime("%Y-%m-%d %H:%M %Z")
+    return f"pid {os.getpid()} on {socket.gethostname()} ({_user()}): {command}, since {now}"
 
 
 def _user() -> str:

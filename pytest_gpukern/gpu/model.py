@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
-from pytest_gpukern.gpu.errors import DeviceError
-from pytest_gpukern.gpu.libcuda import CudaDevice, CudaError, LibCuda, bare_uuid
+from pytest_gpukern.gpu.libcuda import LibCuda
 from pytest_gpukern.gpu.nvml import GpuRecord, MigRecord, Nvml, host_memory_bytes
 from pytest_gpukern.values.fingerprint import file_key
 
@@ -59,30 +57,13 @@ class Device:
 
     @property
     def multiprocessor_count(self) -> int:
-        """Streaming multiprocessors, asked of CUDA once (no context). Raises DeviceError if CUDA refuses."""
-        return 1 if self.is_simulated else self._as_cuda_lists_it.multiprocessor_count
+        """Streaming multiprocessors of a pinned device: we ask CUDA about its first one."""
+        return 1 if self.is_simulated else int(cuda_properties().multiprocessor_count)
 
     @property
     def l2_bytes(self) -> int:
-        """L2 cache in bytes, asked of CUDA once (no context). Raises DeviceError if CUDA refuses."""
-        return 0 if self.is_simulated else self._as_cuda_lists_it.l2_bytes
-
-    @functools.cached_property
-    def _as_cuda_lists_it(self) -> CudaDevice:
-        """Asks CUDA only once the device is pinned or CUDA is already initialised.
-
-        To initialise it earlier would fix the visible devices for good.
-        """
-        if os.environ.get("CUDA_VISIBLE_DEVICES") != self.uuid and not self.cuda.is_initialized():
-            raise DeviceError(f"pin {self.uuid} before asking CUDA about it")
-        try:
-            listed = self.cuda.devices()
-        except CudaError as error:
-            raise DeviceError(f"CUDA cannot describe {self.uuid}: {error}") from error
-        for device in listed:
-            if device.uuid == bare_uuid(self.uuid):
-                return device
-        raise DeviceError(f"CUDA cannot describe {self.uuid}: it shows no such device")
+        """L2 cache of a pinned device, in bytes."""
+        return 0 if self.is_simulated else int(cuda_properties().l2_cache_size)
 
     @property
     def model_key(self) -> str:
@@ -93,6 +74,13 @@ class Device:
 
     def __str__(self) -> str:
         return f"{self.name} ({self.uuid})"
+
+
+def cuda_properties() -> Any:
+    """Returns what CUDA tells of its first device; makes no context."""
+    from cuda.core import Device as CudaDevice
+
+    return CudaDevice(0).properties
 
 
 def device_of(nvml: Nvml, gpu: GpuRecord, mig: MigRecord | None) -> Device:

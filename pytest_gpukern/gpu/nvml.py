@@ -204,17 +204,7 @@ _UNANSWERED = frozenset(
     }
 )
 _NO_GPU = "the NVIDIA driver is loaded, but it found no GPU"
-_INIT_REASONS = {
-    "LibraryNotFound": "no NVIDIA driver library (libnvidia-ml.so.1 not found)",
-    "DriverNotLoaded": "the NVIDIA driver library is there, but the kernel driver is not loaded",
-    "NoPermission": "the NVIDIA driver is loaded, but this user has no permission to use it (/dev/nvidia*)",
-    "LibRmVersionMismatch": (
-        "driver/library version mismatch: the NVIDIA library and the loaded kernel driver are of different "
-        "versions, as after an upgrade without a reboot"
-    ),
-    "FunctionNotFound": "the NVIDIA driver library is too old for nvidia-ml-py or is a stub",
-    "GpuNotFound": _NO_GPU,
-}
+_NO_DRIVER = "no NVIDIA driver library (libnvidia-ml.so.1 not found)"
 
 _CLOCK_SM, _CLOCK_MEMORY = 1, 2
 _TEMPERATURE_GPU = 0
@@ -246,8 +236,7 @@ def open_nvml() -> Nvml:
 
     NVML counts openings, so we do not disturb other libraries that use it. After a fork, open a new one.
 
-    Raises NvmlUnavailable with the reason: package missing, driver library missing, driver not loaded, no
-    permission, library and driver of different versions, no GPU.
+    Raises NvmlUnavailable with the reason: the package is missing, there is no GPU, or what NVML says.
     """
     try:
         import pynvml
@@ -257,8 +246,9 @@ def open_nvml() -> Nvml:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        fallback = f"NVML could not start: {error}"
-        raise NvmlUnavailable(_INIT_REASONS.get(_kind(error), fallback)) from None
+        said = f"NVML could not start: {str(error).rstrip('.')}"
+        known = {"GpuNotFound": _NO_GPU, "LibraryNotFound": _NO_DRIVER}
+        raise NvmlUnavailable(known.get(_kind(error), said)) from None
     nvml = Nvml(pynvml)
     if nvml.count() == 0:
         nvml.close()

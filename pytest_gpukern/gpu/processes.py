@@ -6,14 +6,12 @@ import dataclasses
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_gpukern.gpu.model import Device
 from pytest_gpukern.gpu.nvml import Configuration, DeviceState, GpuProcess, Nvml, PcieLink, PowerLimits
 
-_TO_LEAVE_S = 5.0
-_LOOK_S = 0.1
 FAMILY = "GPUKERN_FAMILY"
 """Variable in which a process gives its child sessions our process ids, as NVML numbers them."""
 
@@ -44,16 +42,6 @@ def foreign_process_warning(device: Device, processes: Sequence[GpuProcess]) -> 
     others = "another process" if len(processes) == 1 else f"{len(processes)} other processes"
     named = ", ".join(str(process) for process in processes)
     return f"{others} used {device} when this run began, so its times are unreliable: {named}"
-
-
-def remaining(nvml: Nvml, device: Device, pids: Set[int]) -> tuple[GpuProcess, ...]:
-    """Returns which of these processes still have a context on `device` after some seconds."""
-    give_up_s = time.monotonic() + _TO_LEAVE_S
-    while True:
-        left = tuple(process for process in nvml.compute_processes(device.uuid) if process.pid in pids)
-        if not left or time.monotonic() >= give_up_s:
-            return left
-        time.sleep(_LOOK_S)
 
 
 _PROC = Path("/proc")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -169,9 +168,7 @@ class CudaRuntime:
         self.device = Device(0)
         self.device.set_current()
         self.context = checked("cuCtxGetCurrent")
-        self._kept = int(checked("cuMemAlloc", 16))
-        checked("cuMemcpyHtoD", self._kept, os.urandom(16), 16)
-        self._identity = _identity(self._kept)
+        self._context_id = int(checked("cuCtxGetId", self.context))
         self.stream = self.device.create_stream()
         self._flush_buffer: DeviceArray | None = None
         self._copies: dict[int, tuple[weakref.ref[Any], DeviceArray]] = {}
@@ -338,12 +335,12 @@ def context_change(*, another_may_stay: bool) -> str | None:
     try:
         if not current_context():  # set ours again
             checked("cuCtxSetCurrent", ours.context)
-        is_another = int(checked("cuCtxGetCurrent")) != int(ours.context)
+        if int(checked("cuCtxGetCurrent")) != int(ours.context):
+            return None if another_may_stay else "it left another context current"
+        # A newer context may have the address of one that was closed, but never its number.
+        return closed if int(checked("cuCtxGetId", ours.context)) != ours._context_id else None
     except CudaError:
         return closed
-    if is_another:
-        return None if another_may_stay else "it left another context current"
-    return closed if _identity(ours._kept) != ours._identity else None  # a newer one may have its address
 
 
 def current_context() -> int:
@@ -352,23 +349,6 @@ def current_context() -> int:
 
     status, context = driver.cuCtxGetCurrent()
     return int(context) if status == driver.CUresult.CUDA_SUCCESS else 0
-
-
-def _identity(pointer: int) -> tuple[int, bytes] | None:
-    """Identifies an allocation of 16 random bytes, to tell it from one at its address in a newer context.
-
-    Returns None if it is gone. Allocation numbers alone do not suffice: they restart with each context.
-    """
-    import numpy as np
-    from cuda.bindings import driver
-
-    held, attribute = np.zeros(16, np.uint8), driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID
-    try:
-        number = int(checked("cuPointerGetAttribute", attribute, pointer))
-        checked("cuMemcpyDtoH", held.ctypes.data, pointer, held.nbytes)
-    except CudaError:
-        return None
-    return number, held.tobytes()
 
 
 def works_elsewhere() -> bool:

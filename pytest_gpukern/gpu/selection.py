@@ -272,18 +272,18 @@ def pin(device: Device, environ: MutableMapping[str, str], modules: Iterable[str
 
 def _require_first(device: Device, modules: Iterable[str]) -> None:
     try:
-        seen = device.cuda.devices()
+        seen = device.cuda.uuids()
     except CudaError as error:
         raise DeviceError(
             f"CUDA was initialised before {device} could be selected, and fails: {error}"
         ) from error
-    if seen and seen[0].uuid == bare_uuid(device.uuid):
+    if seen and seen[0] == bare_uuid(device.uuid):
         return
     imported = set(modules)
     may_start = [module for row in BACKENDS.values() for module in row.starts_cuda]
     suspects = [module for module in (*may_start, *_OTHERS_THAT_START_CUDA) if module in imported]
     blame = f" (imported so far: {', '.join(suspects)})" if suspects else ""
-    first = f"its device 0 is the one with the UUID {seen[0].uuid}" if seen else "it shows no device"
+    first = f"its device 0 is the one with the UUID {seen[0]}" if seen else "it shows no device"
     raise DeviceError(
         f"CUDA was initialised in this process before {device} could be selected{blame}, and {first}. "
         f"Start with {VARIABLE}={device.uuid}, or create no CUDA context at import time or in a conftest.py."

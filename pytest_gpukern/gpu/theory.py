@@ -190,17 +190,13 @@ class Peaks:
         return max((floor for floor in floors if floor is not None), key=lambda f: f.ns, default=None)
 
 
-def peaks_of(nvml: Nvml, device: Device, properties: Any = None) -> Peaks:
-    """Returns the peaks of a real device, from NVML or else from `cuda.core.Device(0).properties`.
-
-    Raises:
-        DeviceError: CUDA refuses to describe the device.
-    """
+def peaks_of(nvml: Nvml, device: Device, properties: Any) -> Peaks:
+    """Returns the peaks of a real device, by NVML and by `properties` of cuda.core's device."""
     limits = nvml.limits(device.uuid)
     return Peaks(
         compute_capability=device.compute_capability,
-        multiprocessors=device.multiprocessor_count,
-        l2_bytes=device.l2_bytes,
+        multiprocessors=properties.multiprocessor_count,
+        l2_bytes=properties.l2_cache_size,
         sm_clock_mhz=limits.sm_clock_mhz or _mhz(properties, "clock_rate"),
         memory_clock_mhz=limits.memory_clock_mhz or _mhz(properties, "memory_clock_rate"),
         memory_bus_bits=nvml.memory_bus_width_bits(device.uuid)

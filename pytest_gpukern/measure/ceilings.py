@@ -20,13 +20,13 @@ from pytest_gpukern.gpu.theory import Peaks
 from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers.timer import TimerUnavailable, open_timer
-from pytest_gpukern.values.atomic_file import replace
+from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import HostCopy, JsonDict, Measurement
 from pytest_gpukern.values.timer_table import auto_timers
 from pytest_gpukern.values.untrusted_json import FileError, read
 
-_METHOD = 2
+_METHOD = 3
 """Part of the key. Raise it if kernels, methods or fields change, so that everybody measures again."""
 
 _ROUNDING = 1.01
@@ -65,8 +65,6 @@ class Ceilings:
         float32_flop_per_s: likewise, singly or in pairs, whichever is faster.
         float64_flop_per_s: likewise, singly.
         int32_op_per_s: 32-bit integer multiply-adds, each two operations.
-        launch_host_ns: host time to queue an empty kernel through cuda.core, from Python.
-        launch_gpu_ns: device time of an empty kernel in a queue of them.
     """
 
     device_copy_bytes_per_s: _Rate = None
@@ -79,8 +77,6 @@ class Ceilings:
     float32_flop_per_s: _Rate = None
     float64_flop_per_s: _Rate = None
     int32_op_per_s: _Rate = None
-    launch_host_ns: _Rate = None
-    launch_gpu_ns: _Rate = None
 
     def to_json(self) -> JsonDict:
         return asdict(self)
@@ -127,12 +123,6 @@ class Ceilings:
         return _share(max(*by_direction.values(), together_s), ns, 1.0)
 
 
-@dataclass(frozen=True)
-class _Stored:
-    key: JsonDict
-    ceilings: Ceilings
-
-
 def load_or_measure(
     fingerprint: Fingerprint,
     cache_dir: Path | None = None,
@@ -154,19 +144,18 @@ def load_or_measure(
     """
     if fingerprint.device_uuid is None or fingerprint.is_simulated:
         return Ceilings()
-    key = cache_key(fingerprint)
-    known = msgspec.json.format(msgspec.json.encode(key, order="sorted"), indent=0)
+    known = msgspec.json.format(msgspec.json.encode(cache_key(fingerprint), order="sorted"), indent=0)
     digest = hashlib.sha256(known).hexdigest()[:12]
     folder = cache_dir or default_cache_dir()
     path = folder and folder / f"ceilings-{fingerprint.device_model_key}-{digest}.json"
-    stored = _read(path, key, warn) if path else None
+    stored = _read(path, warn) if path else None
     if stored is not None:
         return stored
     ceilings, complaints = _credible(measure(), in_theory(peaks))
     for complaint in complaints:
         warn(complaint)
     if not complaints:
-        _write(path, key, ceilings, warn)
+        _write(path, ceilings, warn)
     return ceilings
 
 
@@ -182,9 +171,7 @@ def cache_key(fingerprint: Fingerprint) -> JsonDict:
         "power_limit_w": fingerprint.power_limit_w,
         "max_sm_clock_mhz": fingerprint.max_sm_clock_mhz,
         "max_memory_clock_mhz": fingerprint.max_memory_clock_mhz,
-        "cpu_model": fingerprint.cpu_model,  # copies to and from the host; launches
-        "python_version": fingerprint.python_version,  # launches
-        "cuda_core": fingerprint.libraries.get("cuda-core"),  # launches
+        "cpu_model": fingerprint.cpu_model,  # copies to and from the host
     }
 
 
@@ -226,34 +213,28 @@ def _credible(measured: Measured, peaks: Mapping[str, float]) -> tuple[Ceilings,
     return Ceilings(**values), complaints
 
 
-def _read(path: Path, key: JsonDict, warn: Callable[[str], None]) -> Ceilings | None:
+def _read(path: Path, warn: Callable[[str], None]) -> Ceilings | None:
     """Returns the stored ceilings; None if there are none, or, with a warning, if they are unusable."""
     try:
-        stored: _Stored = read(path.read_bytes(), _Stored, refuse=lambda _: None)
-        if stored.key != key:
-            raise ValueError("it holds no ceilings of this device")
-        return stored.ceilings
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        warn(f"{path} cannot be read ({error.strerror or error}): the device's ceilings are measured again")
-    except ValueError as error:
-        warn(f"{path} is damaged ({error}): the device's ceilings are measured again")
+        stored: Ceilings = read(path.read_bytes(), Ceilings, refuse=lambda _: None)
+        if stored == Ceilings():
+            raise ValueError("it holds no ceilings")
+        return stored
+    except (OSError, ValueError) as error:
+        if not isinstance(error, FileNotFoundError):
+            warn(f"{path} cannot be used ({error}): the device's ceilings are measured again")
     return None
 
 
-def _write(path: Path | None, key: JsonDict, ceilings: Ceilings, warn: Callable[[str], None]) -> None:
+def _write(path: Path | None, ceilings: Ceilings, warn: Callable[[str], None]) -> None:
     problem = "this user has no home folder"
     if path is not None:
-        content = msgspec.json.format(msgspec.json.encode(_Stored(key, ceilings)), indent=1)
+        content = msgspec.json.format(msgspec.json.encode(ceilings), indent=1)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            replace(path, content + b"\n")
+            write_named(path, content + b"\n", "XDG_CACHE_HOME")
             return
         except FileError as error:
             problem = f"{path} {error.problem}"
-        except OSError as error:
-            problem = f"{path.parent} cannot be made: {error.strerror or error}"
     warn(
         f"the device's ceilings are not stored and will be measured again by the next run: {problem}; "
         "set XDG_CACHE_HOME to a folder that can be written"

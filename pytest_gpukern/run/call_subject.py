@@ -468,7 +468,7 @@ def case_of_test(nodeid: str, test_file: Path, rootdir: Path, *, on_host: bool =
     """Returns the case of a plain test, with the path of its module in place of a problem.
 
     It depends on no option, working folder or import mode, so every process of a run, and every run, finds
-    the same record. `rootdir` is the reporting process's. `on_host` says that its times are the host's own.
+    the same record. `rootdir` is pytest's. `on_host` says that its times are the host's own.
     """
     name = nodeid.partition("::")[2] or nodeid
     function, bracket, parameters = name.partition("[")  # two tests may differ only in a :: or . there

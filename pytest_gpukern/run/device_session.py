@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,10 +18,8 @@ from pytest_gpukern.gpu.nvml import GpuProcess, Nvml, open_nvml
 from pytest_gpukern.gpu.processes import (
     FAMILY,
     DeviceWatch,
-    ancestors,
     foreign_process_warning,
     foreign_processes,
-    remaining,
 )
 from pytest_gpukern.gpu.selection import missing_gpu_reason, pin, select, visible_devices
 from pytest_gpukern.gpu.simulator.switch import SimulatorState, deactivate
@@ -272,13 +270,6 @@ class DeviceSession:
         if self.elsewhere is None or self._nvml is None or self.device is None:
             return []
         return sorted(DeviceWatch(self._nvml, self.device, self._strangers).ours)
-
-    def left_on_device(self, pids: Iterable[int]) -> list[str]:
-        """Says which of our processes still have a context although they have ended; waits for them first."""
-        if self._nvml is None or self.device is None:
-            return []
-        left = remaining(self._nvml, self.device, set(pids) - {os.getpid(), *ancestors()})
-        return [f"a process was ended but is still on the GPU: {process}" for process in left]
 
     # one measurement at a time
 

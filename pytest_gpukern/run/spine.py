@@ -68,7 +68,7 @@ class SubjectContext:
         test_file: the test's file; baselines lie beside it.
         checked: whether an earlier session has checked the same code in full. Then a case is checked on what
             it is timed on, before and after: not in its corners, and by no launches after timing.
-        rootdir: pytest's, in the process that reports.
+        rootdir: pytest's, which all processes of a run share.
     """
 
     environment: Environment

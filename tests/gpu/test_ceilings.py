@@ -60,14 +60,12 @@ def test_no_ceiling_is_above_its_peak_or_below_half_of_it(first, peaks, name):
     assert 0.5 < found.values[name] / peaks[name] <= 1.01
 
 
-def test_copies_to_and_from_the_host_and_launches_take_what_they_can_take(first):
+def test_copies_to_and_from_the_host_take_what_they_can_take(first):
     values = first[0].values
     for name in ("pinned_to_device", "device_to_pinned", "pageable_to_device", "device_to_pageable"):
         assert 0.5e9 < values[f"{name}_bytes_per_s"] < 1e12, name
     one_way, other = values["pinned_to_device_bytes_per_s"], values["device_to_pinned_bytes_per_s"]
     assert 0.9 * max(one_way, other) < values["duplex_pinned_bytes_per_s"] < 1.02 * (one_way + other)
-    assert 200 < values["launch_gpu_ns"] < 50_000
-    assert 500 < values["launch_host_ns"] < 200_000
 
 
 def test_measured_again_the_device_has_the_same_ceilings(first):

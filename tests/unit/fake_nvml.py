@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pynvml import NVMLError
 
-from pytest_gpukern.gpu.libcuda import CudaDevice, LibCuda
+from pytest_gpukern.gpu.libcuda import LibCuda
 from pytest_gpukern.gpu.nvml import (
     Configuration,
     DeviceState,
@@ -151,14 +151,12 @@ class FakeCuda(LibCuda):
     """CUDA as this process sees it."""
 
     initialized: bool = False
-    inside: tuple[CudaDevice, ...] = ()
-    asked: int = 0
+    inside: tuple[str, ...] = ()
 
     def is_initialized(self) -> bool:
         return self.initialized
 
-    def devices(self) -> tuple[CudaDevice, ...]:
-        self.asked += 1
+    def uuids(self) -> tuple[str, ...]:
         self.initialized = True
         return self.inside
 

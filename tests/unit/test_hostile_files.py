@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import made_up_records
-import msgspec
 import pytest
 from made_up_results import CEILINGS, COPY_IN, EXP_KERNEL, error, measured, result, verdict
 from made_up_runs import write_run_file
@@ -26,7 +25,6 @@ from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.gate.judge import Basis, confirm, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
-from pytest_gpukern.gpu.lock import Holder, read_holder
 from pytest_gpukern.report.csv_table import csv_text
 from pytest_gpukern.report.head import head
 from pytest_gpukern.report.html import page
@@ -308,15 +306,6 @@ def test_a_damaged_file_works_or_is_one_clear_error(tmp_path, capsys, name, orig
     assert 10 < loaded < 60  # enough of either to mean something
     known = {tmp_path / each for each in (name, "again.json", "into", "into/baselines")}
     assert set(tmp_path.rglob("*")) <= known
-
-
-def test_a_damaged_entry_of_a_lock_names_a_holder_or_nobody(tmp_path):
-    path = tmp_path / "gpu.lock"
-    files = Mutations(msgspec.json.encode(Holder.here("GPU-1")), seed=SEED)
-    for number in range(200):
-        path.write_bytes(files.file(number))
-        with about(number):
-            assert str(read_holder(path))
 
 
 # what is not left to chance: one table of damages, each with what the error says

@@ -1,6 +1,5 @@
 """Gives the simulated device the attributes, error classes and events that users read from a real one."""
 
-import time
 from typing import Any
 
 from pytest_gpukern.gpu.simulator.launch import (
@@ -9,7 +8,7 @@ from pytest_gpukern.gpu.simulator.launch import (
     MAX_SHARED_BYTES_PER_BLOCK,
     MAX_THREADS_PER_BLOCK,
 )
-from pytest_gpukern.gpu.simulator.patching import add, original, publish
+from pytest_gpukern.gpu.simulator.patching import add, original, publish, replace
 
 # One multiprocessor, because blocks run one after the other.
 DEVICE_ATTRIBUTES: dict[str, object] = {
@@ -25,7 +24,6 @@ DEVICE_ATTRIBUTES: dict[str, object] = {
     "supports_float16": False,
     "supports_bfloat16": False,
     "supports_fp8": False,
-    "simulated": True,
 }
 # Classes of numba.cuda.cudadrv.error that the fake module lacks; users import them to catch them.
 _ERROR_CLASSES = {
@@ -38,7 +36,7 @@ _ERROR_CLASSES = {
 
 
 def mend_device() -> None:
-    """Gives the fake device a name, the usual attributes, and events that measure time; its own return -1."""
+    """Gives the fake device a name and the usual attributes, and events what they lack; they tell no time."""
     from numba.cuda.simulator import api
     from numba.cuda.simulator.cudadrv import devicearray, devices, error
 
@@ -61,10 +59,10 @@ def mend_device() -> None:
 
     publish("is_cuda_array", lambda obj: isinstance(obj, fake_array))
     publish("as_cuda_array", as_cuda_array)
-    original(api, "event")
-    publish("event", SimulatedEvent)
-    publish("Event", SimulatedEvent)
-    publish("event_elapsed_time", SimulatedEvent.elapsed_time)
+    event = original(api, "Event")
+    replace(event, "__init__", lambda self, timing=True: None)  # noqa: ARG005 - the real one's signature
+    add(event, "query", lambda _: True)
+    publish("event_elapsed_time", original(event, "elapsed_time"))
 
 
 def _from_device(context: Any, name: str) -> Any:
@@ -72,29 +70,3 @@ def _from_device(context: Any, name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
     return getattr(context.device, name)
-
-
-class SimulatedEvent:
-    """A CUDA event that reads the host's clock when it is recorded, which says nothing about a GPU."""
-
-    simulated = True
-
-    def __init__(self, timing: bool = True) -> None:  # noqa: ARG002 - the real one's signature
-        self._recorded_ns: int | None = None
-
-    def record(self, stream: Any = 0) -> None:  # noqa: ARG002
-        self._recorded_ns = time.perf_counter_ns()
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        """Does nothing: the work before the event is done."""
-
-    def wait(self, stream: Any = 0) -> None:
-        """Does nothing likewise."""
-
-    def elapsed_time(self, evtend: "SimulatedEvent") -> float:
-        if self._recorded_ns is None or evtend._recorded_ns is None:
-            raise RuntimeError("elapsed_time of an event that was never recorded")
-        return (evtend._recorded_ns - self._recorded_ns) / 1e6

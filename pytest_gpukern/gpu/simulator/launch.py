@@ -115,7 +115,6 @@ def mend_launches() -> None:
     replace(fake, "__getitem__", getitem)
     replace(fake, "forall", forall)
     add(fake, "configure", configure)
-    add(fake, "simulated", True)
 
 
 def with_literals_as_on_a_gpu(function: Any) -> Any:

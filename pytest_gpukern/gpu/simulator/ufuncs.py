@@ -7,7 +7,6 @@ computes int32 + int32 in 64 bits and float32 + 1.0 in double. So we refuse over
 that has small integers.
 """
 
-import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -93,9 +92,7 @@ def mend_ufuncs() -> None:
         original(owner, name)
     _mend_vectorize(original(vectorizers, "CUDAVectorize"))
     _mend_guvectorize(original(vectorizers, "CUDAGUFuncVectorize"))
-    _mend_broadcasting(vectorizers)
-    for name in ("CUDAUFuncDispatcher", "CUDAGeneralizedUFunc"):
-        add(original(vectorizers, name), "simulated", True)
+    _mend_broadcasting()
 
 
 def _mend_vectorize(builder: Any) -> None:
@@ -133,32 +130,16 @@ def _mend_guvectorize(builder: Any) -> None:
     replace(builder, "_compile_kernel", compile_kernel)
 
 
-def _mend_broadcasting(vectorizers: Any) -> None:
-    """Lets the real methods make strided views of fake arrays, and warns about their mistake.
+def _mend_broadcasting() -> None:
+    """Lets the real methods make strided views of fake arrays.
 
-    numba-cuda 0.30.4 adds an array's missing axes at the wrong end: (3, 4) with (4,) uses only the second
-    array's first element, silently on a GPU.
+    Their mistake is a GPU's, too: numba-cuda 0.30.4 adds an array's missing axes at the wrong end, so that
+    (3, 4) with (4,) uses only the second array's first element.
     """
     from numba.cuda.simulator.cudadrv import devicearray
 
     add(original(devicearray, "FakeCUDAArray"), "gpu_data", property(lambda self: self._ary))
     add(devicearray, "DeviceNDArray", _strided_view)
-    mechanism = original(vectorizers, "CUDAUFuncMechanism")
-    broadcast = original(mechanism, "_broadcast")
-
-    def broadcast_and_warn(self: Any, arys: Any) -> Any:
-        ndim = max(ary.ndim for ary in arys)
-        for ary in arys:
-            if ary.ndim < ndim and ary.size > 1:
-                warnings.warn(
-                    f"numba-cuda broadcasts an array of shape {tuple(ary.shape)} to {ndim} dimensions with "
-                    "wrong strides (stride 0 along its last axis), also on a GPU; add the leading axes "
-                    "yourself (array[np.newaxis])",
-                    stacklevel=2,
-                )
-        return broadcast(self, arys)
-
-    replace(mechanism, "_broadcast", broadcast_and_warn)
 
 
 def _strided_view(shape: Any, strides: Any, dtype: Any, gpu_data: Any, stream: Any = 0) -> Any:  # noqa: ARG001

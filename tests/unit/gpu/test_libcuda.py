@@ -50,10 +50,6 @@ int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
     for (int i = 0; i < 16; i++) uuid[i] = 16 * device + i;
     return 0;
 }
-int cuDeviceGetAttribute(int *value, int attribute, int device) {
-    if (attribute == 16) *value = 132 + device; else if (attribute == 38) *value = 1000; else return 1;
-    return 0;
-}
 int cuGetErrorName(int error, const char **name) {
     *name = error == 999 ? "CUDA_ERROR_UNKNOWN" : 0;
     return error == 999 ? 0 : 1;
@@ -97,8 +93,7 @@ look()
 with open("/proc/self/maps") as maps: assert "libcuda" not in maps.read()
 library = load_library()
 look()
-seen = [(device.multiprocessor_count, device.l2_bytes) for device in cuda.devices()]
-assert seen == [(133, 1000), (132, 1000)], seen
+assert len(cuda.uuids()) == 2
 look()
 library.use(1)  # a context in this thread
 look()

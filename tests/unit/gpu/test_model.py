@@ -5,21 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
-from fake_nvml import MIG_UUIDS, UUIDS, FakeCuda, FakeNvml, split_gpu
+from fake_nvml import MIG_UUIDS, FakeNvml, split_gpu
+from host_cuda import put_module
 
-from pytest_gpukern.gpu.errors import DeviceError
-from pytest_gpukern.gpu.libcuda import CudaDevice, bare_uuid
 from pytest_gpukern.gpu.model import Device
 from pytest_gpukern.gpu.selection import visible_devices
-
-SEEN = CudaDevice(bare_uuid(UUIDS[0]), 132, 60 * 2**20)
-OTHER = CudaDevice(bare_uuid(UUIDS[1]), 20, 2**20)
-
-
-def real(cuda):
-    return Device(0, "NVIDIA H200", UUIDS[0], (9, 0), 140 * 2**30, cuda=cuda)
 
 
 def test_free_memory_of_a_real_device_is_asked_each_time():
@@ -45,26 +38,11 @@ def test_the_simulated_device_claims_what_the_simulator_claims():
     assert done.stdout.strip() == str(Device.simulated().compute_capability)
 
 
-def test_multiprocessors_and_l2_are_asked_of_cuda_once_the_device_is_pinned(monkeypatch):
-    cuda = FakeCuda(inside=(SEEN,))
-    device = real(cuda)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", UUIDS[0])
+def test_multiprocessors_and_l2_are_those_of_cudas_first_device(monkeypatch):
+    properties = SimpleNamespace(multiprocessor_count=132, l2_cache_size=60 * 2**20)
+    put_module(monkeypatch, "cuda.core", Device=lambda ordinal: SimpleNamespace(properties=properties))
+    device = visible_devices(FakeNvml(), {})[0]
     assert (device.multiprocessor_count, device.l2_bytes) == (132, 60 * 2**20)
-    assert cuda.asked == 1
-
-
-def test_cuda_is_not_initialised_before_the_device_is_pinned(monkeypatch):
-    cuda = FakeCuda(inside=(SEEN,))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    with pytest.raises(DeviceError, match=r"pin .* before asking CUDA"):
-        _ = real(cuda).l2_bytes
-    assert not cuda.initialized
-
-
-def test_the_device_is_found_by_uuid_among_those_an_initialised_cuda_shows():
-    assert real(FakeCuda(initialized=True, inside=(OTHER, SEEN))).multiprocessor_count == 132
-    with pytest.raises(DeviceError, match=f"CUDA cannot describe {UUIDS[0]}"):
-        _ = real(FakeCuda(initialized=True, inside=(OTHER,))).l2_bytes
 
 
 @pytest.mark.parametrize(

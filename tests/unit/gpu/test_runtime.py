@@ -1,6 +1,5 @@
 """Tests whether a process can go on in its first CUDA context; the driver is a fake."""
 
-import ctypes
 from types import SimpleNamespace
 
 import pytest
@@ -10,14 +9,13 @@ from pytest_gpukern.gpu.runtime import CudaRuntime, works_elsewhere
 
 driver = pytest.importorskip("cuda.bindings.driver")
 FINE, BAD = driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
-OURS, THEIRS, ALLOCATION = 7, 8, 77
-HELD = bytes(range(16))
+OURS, THEIRS = 7, 8
 
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A driver with a current context and an allocation of ours, whose context may be made current or not."""
-    state = SimpleNamespace(current=OURS, number=1, alive=True, held=HELD)
+    """A driver with a current context and the number of ours, which may be made current or not."""
+    state = SimpleNamespace(current=OURS, number=1, alive=True)
 
     def set_current(context):
         if not state.alive:
@@ -25,21 +23,15 @@ def machine(monkeypatch):
         state.current = context
         return (FINE,)
 
-    def attribute(kind, pointer):
-        assert (kind.name, pointer) == ("CU_POINTER_ATTRIBUTE_BUFFER_ID", ALLOCATION)
+    def number_of(context):
+        assert context == OURS
         return (FINE, state.number) if state.number is not None else (BAD, None)
-
-    def copy(into, pointer, nbytes):
-        assert (pointer, nbytes) == (ALLOCATION, len(HELD))
-        ctypes.memmove(into, state.held, nbytes)
-        return (FINE,)
 
     monkeypatch.setattr(driver, "cuCtxGetCurrent", lambda: (FINE, state.current))
     monkeypatch.setattr(driver, "cuCtxSetCurrent", set_current)
-    monkeypatch.setattr(driver, "cuPointerGetAttribute", attribute)
-    monkeypatch.setattr(driver, "cuMemcpyDtoH", copy)
+    monkeypatch.setattr(driver, "cuCtxGetId", number_of)
     runtime = CudaRuntime.__new__(CudaRuntime)
-    runtime.context, runtime._kept, runtime._identity = OURS, ALLOCATION, (1, HELD)
+    runtime.context, runtime._context_id = OURS, 1
     monkeypatch.setattr(module, "runtime_in_use", lambda: runtime)
     state.change = module.context_change
     return state
@@ -59,9 +51,7 @@ def test_another_context_is_a_change_where_it_may_not_stay_and_is_left_as_it_is(
     assert machine.current == THEIRS
 
 
-@pytest.mark.parametrize(
-    "closed", [{"number": None}, {"number": 2}, {"held": bytes(16)}, {"current": 0, "alive": False}], ids=str
-)
+@pytest.mark.parametrize("closed", [{"number": None}, {"number": 2}, {"current": 0, "alive": False}], ids=str)
 def test_a_context_that_was_closed_is_known_though_a_new_one_has_its_address(machine, closed):
     vars(machine).update(closed)
     assert machine.change(another_may_stay=True) == "the primary context was closed"

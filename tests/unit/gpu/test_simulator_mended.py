@@ -53,7 +53,6 @@ def check_vectorize_agrees_with_the_cpu_ufunc_for_exact_types():
     signatures = ["float32(float32, float32)", "float64(float64, float64)"]
     on_cpu = vectorize(signatures)(body)
     for on_cuda in (vectorize(signatures, target="cuda")(body), cuda.vectorize(signatures)(body)):
-        assert on_cuda.simulated is True
         for dtype, rtol in (("f4", 1e-5), ("f8", 1e-14)):
             a = np.linspace(0.5, 9, 12, dtype=dtype).reshape(3, 4)
             b = np.linspace(1, 2, 4, dtype=dtype)
@@ -197,7 +196,6 @@ def product():
 
 def check_guvectorize_multiplies_matrices_over_loop_dimensions():
     matmul = product()
-    assert matmul.simulated is True
     assert matmul.max_blocksize == 2**30
     rng = np.random.default_rng(1)
     for dtype in ("f4", "f8"):
@@ -440,19 +438,14 @@ def check_threads_that_wait_and_threads_that_ended_do_not_hold_each_other_up():
 # --- events, streams, device ----------------------------------------------------------------------
 
 
-def check_events_tell_the_hosts_time_in_milliseconds():
-    import time
-
+def check_events_have_what_users_call_and_tell_no_time():
     start, end = cuda.event(timing=True), cuda.event()
     start.record(cuda.stream())
-    time.sleep(0.02)
     end.record()
     end.synchronize()
     end.wait(0)
     assert end.query() is True
-    assert 19 < cuda.event_elapsed_time(start, end) < 2000
-    assert start.elapsed_time(end) == cuda.event_elapsed_time(start, end)
-    assert cuda.event_elapsed_time(end, start) < 0
+    assert start.elapsed_time(end) == cuda.event_elapsed_time(start, end) == -1
 
 
 def check_the_device_has_what_users_read():

@@ -8,13 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fake_nvml import UUIDS, FakeCuda, FakeNvml
+from fake_nvml import UUIDS, FakeNvml
 from hypothesis import given
 from hypothesis import strategies as st
 
 import suites
 from pytest_gpukern.baseline.codec import load
-from pytest_gpukern.gpu.libcuda import CudaDevice, bare_uuid
 from pytest_gpukern.gpu.model import Device
 from pytest_gpukern.gpu.theory import MULTIPROCESSORS, Peaks, peaks_of
 from pytest_gpukern.measure.plausibility import below_floor
@@ -202,25 +201,22 @@ def test_the_floor_is_near_enough_to_catch_a_kernel_that_does_half_its_work():
 # where the values come from
 
 
-def device(multiprocessors=132):
-    cuda = FakeCuda(initialized=True, inside=(CudaDevice(bare_uuid(UUIDS[0]), multiprocessors, 60 * 2**20),))
-    return Device(0, "NVIDIA H200", UUIDS[0], (9, 0), 140 * 2**30, cuda=cuda)
+DEVICE = Device(0, "NVIDIA H200", UUIDS[0], (9, 0), 140 * 2**30)
+PROPERTIES = {"multiprocessor_count": 132, "l2_cache_size": 60 * 2**20}
 
 
-def test_the_peaks_are_those_that_nvml_tells():
-    assert peaks_of(FakeNvml(), device()) == H200
+def test_the_clocks_and_the_width_of_the_bus_are_those_that_nvml_tells():
+    assert peaks_of(FakeNvml(), DEVICE, SimpleNamespace(**PROPERTIES)) == H200
 
 
 def test_cuda_fills_in_what_nvml_does_not_tell():
     silent = FakeNvml(bus_bits=None, max_clocks=(None, None))
-    properties = SimpleNamespace(
-        clock_rate=1_980_000, memory_clock_rate=3_201_000, global_memory_bus_width=6144
-    )
-    assert peaks_of(silent, device(), properties) == H200
-    assert peaks_of(silent, device()) == Peaks((9, 0), 132, 60 * 2**20)
+    told = {"clock_rate": 1_980_000, "memory_clock_rate": 3_201_000, "global_memory_bus_width": 6144}
+    assert peaks_of(silent, DEVICE, SimpleNamespace(**PROPERTIES, **told)) == H200
+    assert peaks_of(silent, DEVICE, SimpleNamespace(**PROPERTIES)) == Peaks((9, 0), 132, 60 * 2**20)
 
 
 def test_the_properties_that_are_asked_exist():
     properties = pytest.importorskip("cuda.core._device").DeviceProperties
-    for name in ("clock_rate", "memory_clock_rate", "global_memory_bus_width"):
+    for name in (*PROPERTIES, "clock_rate", "memory_clock_rate", "global_memory_bus_width"):
         assert hasattr(properties, name)
