@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,7 +143,7 @@ class ListedFixture:
     params: JsonDict | None
     extra_info: JsonDict = field(default_factory=dict)
     has_error: bool = False
-    cprofile_stats: Any = None
+    cprofile_stats: None = None
 
 
 def metadata_of(fixture: Any, measurement: Measurement) -> Any:
@@ -186,10 +185,6 @@ def take_entries(config: pytest.Config) -> list[JsonDict]:
             "iterations": metadata.iterations,
             "options": metadata.as_dict(stats=False)["options"],
             "data": metadata.stats.data,
-            "profile": [
-                [function, counts[:4]]  # and who called it, which is not shown
-                for function, counts in getattr(metadata.cprofile_stats, "stats", {}).items()
-            ],
         }
         for metadata in session.benchmarks
     ]
@@ -203,12 +198,7 @@ def add_entries(config: pytest.Config, entries: Iterable[JsonDict]) -> None:
 
     session = session_of(config)
     for entry in entries:
-        fixture = ListedFixture(**entry["listed"])
-        if entry["profile"]:
-            # Of a `pstats.Stats` only what it found is read: function → counts and times.
-            calls = {tuple(function): tuple(counts) for function, counts in entry["profile"]}
-            fixture.cprofile_stats = SimpleNamespace(stats=calls)
-        metadata = Metadata(fixture, entry["iterations"], entry["options"])
+        metadata = Metadata(ListedFixture(**entry["listed"]), entry["iterations"], entry["options"])
         metadata.stats.data.extend(entry["data"])
         session.benchmarks.append(metadata)
 

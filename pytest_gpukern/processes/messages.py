@@ -32,7 +32,6 @@ class Begin(Message, frozen=True):
         arguments: pytest's.
         path: `sys.path`, so that both processes import the same.
         nodeids: the tests that may be asked for; None for all that the command line names.
-        rootdir: pytest's, in the process that reports.
         terminal: file for what pytest itself prints.
         stacks: file for the stacks of all threads.
         environ: variables that come to those which the process was started with.
@@ -48,7 +47,6 @@ class Begin(Message, frozen=True):
     arguments: tuple[str, ...]
     path: tuple[str, ...]
     nodeids: tuple[str, ...] | None
-    rootdir: str
     terminal: str = ""
     stacks: str = ""
     environ: dict[str, str] = {}
@@ -151,12 +149,6 @@ class Listed(Message, frozen=True):
     entries: list[Any]
 
 
-class Unsendable(Message, frozen=True):
-    """Says why a message could not be written."""
-
-    why: str
-
-
 class Exit(Message, frozen=True):
     """Says that the test ended the run, by `pytest.exit` or Ctrl-C."""
 
@@ -172,14 +164,12 @@ class Done(Message, frozen=True):
         lost: why another process has to run the next one, or None.
         failed_late: why it failed, in words, if an asynchronous launch did which was found only after its
             last report.
-        pids: the process's ids in NVML, as far as it has found out.
         fail: why the run fails, if the test said so in the session.
         stop: why it stops.
     """
 
     lost: str | None = None
     failed_late: str | None = None
-    pids: tuple[int, ...] = ()
     fail: str | None = None
     stop: str | None = None
 

@@ -51,7 +51,7 @@ _CRASH = "Fatal Python error"
 _WITH_PARENT = (
     "import ctypes, os, sys; parent, *command = sys.argv[1:]; "
     "sys.platform == 'linux' and ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "  # PR_SET_PDEATHSIG, SIGKILL
-    "os.getppid() == int(parent) and os.execv(command[0], command)"  # else the parent has ended before
+    "os.getppid() == int(parent) and os.execvp(command[0], command)"  # else the parent has ended before
 )
 
 Hear = Callable[[messages.Message], None]
@@ -69,7 +69,7 @@ class Gone:
 class Process:
     """Controls a process that runs tests one at a time, as it is asked to.
 
-    Until `begin`, it only imports what `imports` names.
+    Until `begin`, it only imports what `imports` names. It ends with the thread that makes this.
 
     Args:
         path: its `sys.path` while it starts.
@@ -100,21 +100,17 @@ class Process:
             "path": list(path),
             "connection": theirs.fileno(),
             "asked_by": os.getpid(),
-            # A tool that stands between the two does not end with this process.
-            "parent": None if prefix else os.getpid(),
+            "under_tool": bool(prefix),
             "busy": busy,
             "run_folder": str(turns.folder) if turns is not None and busy is not None else None,
         }
         try:
             with self._output.open("ab") as output:
-                self._process = subprocess.Popen(
+                self._process = started_with_us(
                     [*prefix, sys.executable, "-P", "-c", BOOTSTRAP, json.dumps(start)],
-                    cwd=folder,
-                    env=dict(environ),
-                    stdin=subprocess.DEVNULL,
-                    stdout=None if shows_output else output,
-                    stderr=None if shows_output else subprocess.STDOUT,
-                    start_new_session=True,
+                    environ,
+                    None if shows_output else output,
+                    folder=folder,
                     pass_fds=[fd for fd in (theirs.fileno(), busy) if fd is not None],
                 )
         except BaseException:
@@ -275,7 +271,12 @@ class _Clock:
 
 
 def started_with_us(
-    command: Sequence[str], environ: Mapping[str, str], output: IO[bytes] | None
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    output: IO[bytes] | None,
+    *,
+    folder: str | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Starts a command that writes to a file, or to our own output, and leads a process group.
 
@@ -284,7 +285,9 @@ def started_with_us(
     """
     return subprocess.Popen(
         [sys.executable, "-ISc", _WITH_PARENT, str(os.getpid()), *command],
+        cwd=folder,
         env=dict(environ),
+        pass_fds=pass_fds,
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=None if output is None else subprocess.STDOUT,

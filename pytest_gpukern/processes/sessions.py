@@ -69,7 +69,6 @@ class ChildSessions:
         positional: paths and tests that this run was given.
         path: `sys.path`.
         blocked: plugins of pytest that the run blocks, of those whose options a child is given.
-        rootdir: pytest's, in the process that reports.
         card: UUID of the GPU; None if there is none.
     """
 
@@ -78,7 +77,6 @@ class ChildSessions:
     folder: str
     path: tuple[str, ...]
     blocked: tuple[str, ...] = ()
-    rootdir: str = "."
     card: str | None = None
 
     def to_json(self) -> JsonDict:
@@ -135,7 +133,6 @@ class ChildSessions:
             arguments=tuple(_elsewhere(argument, moved) for argument in given),
             path=tuple(_elsewhere(entry, moved) for entry in self.path),
             nodeids=nodeids,
-            rootdir=_elsewhere(self.rootdir, moved),
         )
 
     def run(

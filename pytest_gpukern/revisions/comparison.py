@@ -138,9 +138,7 @@ class Against:
 
     def _measure(self, items: Mapping[str, pytest.Item], ahead: Ahead) -> None:
         settings, children = stash.settings_of(self._config), stash.environment_of(self._config).children
-        # Else an ini file that only one side has would change the node ids of that side.
-        root = f"--rootdir={self._config.rootpath}"
-        options = (*children.options, root, "--continue-on-collection-errors")
+        options = (*children.options, "--continue-on-collection-errors")
         turns = Turns(
             Sides.of(self._revisions, self._worktree),
             dataclasses.replace(children, options=options),

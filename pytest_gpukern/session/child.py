@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
 import faulthandler
 import functools
 import gc
@@ -34,17 +33,13 @@ from pytest_gpukern.processes.process import STACKS_SIGNAL
 from pytest_gpukern.session.item import measures_in, note_lost_context, tear_down, why_not_passed
 from pytest_gpukern.session.stash import CHILD, LOST, environment_of
 
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-_SIGKILL = 9
 _LOOK_S = 1.0
 _ENDED_AFTER_PARENT = 70
 
 
 def main(start: dict[str, Any]) -> None:
     """Waits to be told which tests to run, runs them as told, and ends with pytest's exit status."""
-    if start["parent"] is not None:
-        _end_with(start["parent"])
-    else:
+    if start["under_tool"]:  # the kernel ends the tool with the process that asked, but not this one
         threading.Thread(target=end_after, args=(start["asked_by"],), daemon=True).start()
     sys.path[:] = start["path"]
     package = sys.modules["pytest_gpukern"]
@@ -58,7 +53,7 @@ def main(start: dict[str, Any]) -> None:
     os.environ |= begin.environ
     sys.argv = ["pytest", *begin.arguments]  # what a lock says of its holder
     status = int(pytest.main(list(begin.arguments), plugins=[Child(begin, connection)]))
-    if start["parent"] is None:  # a tool may look at how a process ends
+    if start["under_tool"]:  # it may look at how a process ends
         sys.exit(status)
     end_at_once(status)
 
@@ -235,7 +230,6 @@ class Child:
             messages.Done(
                 lost.error if lost is not None else None,
                 late if fault is not None else None,
-                tuple(environment_of(item.config).gpu.own_pids),
                 str(session.shouldfail) if session.shouldfail else None,
                 str(session.shouldstop) if session.shouldstop else None,
             )
@@ -272,10 +266,7 @@ class Child:
             self._tell(messages.Resumed())
 
     def _tell(self, message: messages.Message) -> None:
-        try:
-            content = messages.encoded(message)
-        except Exception as error:  # noqa: BLE001 - a test may put anything on its report
-            content = messages.encoded(messages.Unsendable(f"{type(error).__name__}: {error}"))
+        content = messages.encoded(message)
         try:
             self._connection.send_bytes(content)
         except OSError:
@@ -315,15 +306,3 @@ def end_after(process: int) -> NoReturn:
     while is_alive(process):
         time.sleep(_LOOK_S)
     os._exit(_ENDED_AFTER_PARENT)
-
-
-def _end_with(parent: int) -> None:
-    """Ends this process with its parent, if the kernel offers that (Linux)."""
-    if not sys.platform.startswith("linux"):
-        return
-    try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
-    except (OSError, AttributeError):  # not in this C library; the parent still cleans up
-        return
-    if os.getppid() != parent:  # it ended before we asked
-        sys.exit("the process that started this session has ended")

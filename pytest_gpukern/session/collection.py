@@ -20,7 +20,6 @@ from pytest_gpukern.session.stash import (
     Where,
     environment_of,
     role_of,
-    rootdir_of,
     settings_of,
     simulator_of,
     workers_of,
@@ -286,7 +285,7 @@ def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
     settings = settings_of(config)
     by_host = times_host(marker_of(item).timer or settings.timer)
     on_host = by_host and not environment_of(config).gpu.has_gpu
-    return case_of_test(item.nodeid, path, rootdir_of(config), on_host=on_host)
+    return case_of_test(item.nodeid, path, config.rootpath, on_host=on_host)
 
 
 def header(config: pytest.Config) -> list[str]:
@@ -375,18 +374,19 @@ def left_by_files(
     from pytest_gpukern.run.call_subject import case_of_test
 
     shared, store = settings_of(config).baseline_dir, environment_of(config).store
+    root = config.rootpath
     seen = {(cases.folder, cases.name) for cases in known}
     for nodeid, reason in skipped.items():
-        info = case_of_test(nodeid, config.rootpath / nodeid, rootdir_of(config))
+        info = case_of_test(nodeid, root / nodeid, root)
         baseline = (str(shared or info.baseline_dir), store.name_of(info))
         seen.add(baseline)
         yield KnownCases(*baseline, why_gone=reason)
     if config.getoption("ignore") or config.getoption("ignore_glob"):
         return
     given = [(config.invocation_params.dir / path).resolve() for path in config.args]
-    below = store.name_of(case_of_test("", config.rootpath / "x", rootdir_of(config)))[:-1] if shared else ""
+    below = store.name_of(case_of_test("", root / "x", root))[:-1] if shared else ""
     for folder, key in itertools.product({folder for folder, _ in seen}, model_keys):
         names = [path.name.removesuffix(f".{key}.json") for path in Path(folder).glob(f"{below}*.{key}.json")]
-        top = config.rootpath if shared is not None else Path(folder).parent.resolve()
+        top = root if shared is not None else Path(folder).parent.resolve()
         if any(top.is_relative_to(path) for path in given):
             yield from (KnownCases(folder, name) for name in names if (folder, name) not in seen)

@@ -56,8 +56,6 @@ class Isolation:
         self._starts_in_vain = 0
         self._cannot_start: str | None = None
         self._moved: str | None = None
-        self._pids: set[int] = set()
-        self._own_pids: set[int] = set()
         self._last: _Attempt | None = None
         # Objects in the order of their hashes may be parameters; each process must have the same.
         self._hash_seed = os.environ.get("PYTHONHASHSEED", str(secrets.randbits(32)))
@@ -89,9 +87,6 @@ class Isolation:
         finally:
             if self._given is None:
                 self._end()
-                left = environment_of(self._config).gpu.left_on_device(self._pids - self._own_pids)
-                controller: Any = self._config.pluginmanager.get_plugin("gpukern-controller")
-                controller.closing += left
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:
@@ -163,7 +158,6 @@ class Isolation:
             self._kill()
         else:
             attempt.end(ended)
-            self._pids |= set(ended.pids)
             if ended.lost is not None:
                 self._tear_down()
                 self._end()
@@ -190,14 +184,10 @@ class Isolation:
         except OSError as error:  # no descriptors are left, or no space
             self._cannot_start = str(error)
             return
-        self._pids.add(self._process.pid)
         self._starts += 1
 
     def _begin(self) -> None:
         """Has the process collect, which may have been launched before."""
-        gpu = environment_of(self._config).gpu
-        if not self._starts:
-            self._own_pids = set(gpu.own_pids)
         if self._process is None and self._cannot_start is None:
             self._launch()
         if self._process is None:
@@ -207,7 +197,7 @@ class Isolation:
         nodeids = tuple(item.nodeid for item in self._mine) if self._given is None else None
         begin = msgspec.structs.replace(
             measuring.begin(self._process, nodeids, basetemp=self._basetemp()),
-            environ=gpu.for_children,
+            environ=environment_of(self._config).gpu.for_children,
             children=children.to_json(),
             worker={name: value for name, value in worker.items() if name != "gpukern"} or None,
         )
@@ -312,8 +302,6 @@ class _Attempt:
                 tell(config, message.text)
             case messages.Listed():
                 add_entries(config, message.entries)
-            case messages.Unsendable():
-                self.fail(f"the measuring process could not send its report: {message.why}; {_HERE}")
             case messages.Exit():
                 left = pytest.exit.Exception(message.text, message.returncode)
                 self.ends_run = KeyboardInterrupt(message.text) if message.interrupted else left

@@ -96,17 +96,15 @@ class Assignment:
     """Holds what the controller tells a worker of xdist, in values that execnet sends.
 
     Attributes:
-        rootdir: of the controller.
         seed: drawn once, where it is random.
         measuring: starts the worker's measuring process, as JSON.
         children: starts sessions that do not judge, as JSON.
         card: UUID of the worker's GPU, or None.
-        others: the GPUs of the other workers, on which it goes on if its own fails.
+        others: the GPUs on which it goes on if its own fails.
         run_folder: temporary folder of a run whose workers have a GPU each, or None.
         tells: whether this worker writes what helps to distribute the tests.
     """
 
-    rootdir: str
     seed: int | None
     measuring: JsonDict
     children: JsonDict
@@ -294,14 +292,6 @@ def children_of(config: pytest.Config) -> ChildSessions:
 def device_uuid(config: pytest.Config) -> str | None:
     device = environment_of(config).gpu.device
     return None if device is None or device.is_simulated else device.uuid
-
-
-def rootdir_of(config: pytest.Config) -> Path:
-    """Returns the rootdir of the process that reports, which tells its own to all others."""
-    child, given = config.stash.get(CHILD, None), Assignment.of(config)
-    if child is not None:
-        return Path(child.begin.rootdir)
-    return config.rootpath if given is None else Path(given.rootdir)
 
 
 def captures(config: pytest.Config) -> bool:

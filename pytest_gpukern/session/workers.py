@@ -57,7 +57,6 @@ class Workers:
         self.each = config.getoption("dist") == "each"
         self._nodes: set[Any] = set()
         """Workers that run or start."""
-        self._failed: set[str | None] = set()
         self._recorded: Recorded | None = None
         self._folder: Path | None = None
         baseline = settings_of(config).baseline
@@ -107,34 +106,25 @@ class Workers:
         here = bool(spec.popen)  # others have neither these GPUs nor our folder
         card = device_uuid(config) if here else None
         if self.cards and here:
-            used = self.in_use
-            free = sorted(self.cards, key=lambda uuid: (uuid in self._failed, used.count(uuid)))
-            card = spec.env.get(_PINNED) or free[0]
+            card = spec.env.get(_PINNED) or min(self.cards, key=self.in_use.count)
         tells = here and not any(other.workerinput["gpukern"]["tells"] for other in self._nodes)
         self._nodes.add(node)
         assignment = Assignment(
-            rootdir=str(config.rootpath),
             seed=environment_of(config).settings.seed,
             measuring=sessions_of(config, device=None, judges=True).to_json(),
             children=sessions_of(config, device=None).to_json(),
             card=card,
-            others=tuple(uuid for uuid in self.cards if uuid != card),
+            # With --dist=each, names tell the GPU: see `name_on`.
+            others=() if self.each else tuple(uuid for uuid in self.cards if uuid != card),
             run_folder=str(self._folder) if self._folder is not None and here else None,
             tells=tells,
         )
         node.workerinput["gpukern"] = vars(assignment)
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """Has the worker that replaces another begin on the same GPU, unless that cannot be used."""
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Has the worker that replaces another begin on the same GPU."""
         self._nodes.discard(node)
-        if error and not hasattr(node, "gpukern_collected"):
-            self._failed.add(self.card_of(node))
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, node: Any) -> None:
-        """Notes that a worker works on its GPU."""
-        node.gpukern_collected = True
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self) -> CardScheduling | None:

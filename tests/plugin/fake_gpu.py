@@ -132,7 +132,7 @@ def install(monkeypatch, *, cupti=False, board=None):
     """
     from pytest_gpukern.backends import backend as backends
     from pytest_gpukern.backends.host import HostBackend
-    from pytest_gpukern.gpu.libcuda import CudaDevice, bare_uuid
+    from pytest_gpukern.gpu.libcuda import bare_uuid
     from pytest_gpukern.gpu.model import Device
     from pytest_gpukern.measure import device_memory
     from pytest_gpukern.measure.observers import Instruments
@@ -185,8 +185,10 @@ def install(monkeypatch, *, cupti=False, board=None):
             if not cupti:
                 raise TimerUnavailable(NO_CUPTI)
 
-    listed = tuple(CudaDevice(bare_uuid(uuid), 4, 2**20) for uuid in visible())
-    cuda = SimpleNamespace(is_initialized=lambda: True, devices=lambda: listed)
+    listed = tuple(map(bare_uuid, visible()))
+    cuda = SimpleNamespace(is_initialized=lambda: True, uuids=lambda: listed)
+    properties = SimpleNamespace(multiprocessor_count=4, l2_cache_size=2**20)
+    monkeypatch.setattr("pytest_gpukern.gpu.model.cuda_properties", lambda: properties)
     cards = tuple(
         Device(
             index=index,

@@ -189,6 +189,17 @@ def test_a_worker_whose_gpu_is_gone_goes_on_with_another_which_takes_its_cases(s
     assert {found[f"test_work[{number}]"] for number in range(5, 12)} == {"GPU-A"}
 
 
+def test_where_each_gpu_measures_every_test_no_other_takes_over_those_of_one_that_is_gone(several, pytester):
+    gone = 'os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-B" and (open("GPU-B", "w").close(), os._exit(3))'
+    pytester.makepyfile(test_it=dying(gone))
+    result = several("-n", "auto", "--dist=each", there=TWO)
+    result.assert_outcomes(passed=12 + 3, failed=1, errors=8)
+    result.stdout.fnmatch_lines(["ERROR *[[]4[]]@GPU-B* - the measuring process could not start: *"])
+    measured = [result for result in read_run(pytester.path / "run.json").results if result.measurements]
+    assert len(measured) == 12 + 3
+    assert all(result.nodeid.endswith(f"@{result.fingerprint.device_uuid}") for result in measured)
+
+
 def test_a_gpu_on_which_no_process_can_collect_any_more_is_left_too(several, pytester):
     broken = "if os.path.exists(SEEN_AT_IMPORT or '-'):\n    raise RuntimeError('CUDA_ERROR_ECC')\n"
     pytester.makeconftest(NOTED + broken)

@@ -106,9 +106,9 @@ def test_what_a_child_finds_arrives_and_ends_without_a_problem(play):
 
 
 def test_a_command_may_stand_before_the_childs_and_its_status_counts(play, tmp_path):
-    """A tool between the two does not end with this process, so the child must not end with the tool."""
+    """The kernel ends the tool with this process, but not the child: it looks by itself."""
     prefix = ("sh", "-c", f'echo "$#" > {tmp_path}/before; "$@"; exit 86', "sh")
-    found = run(play("assert start['parent'] is None; ends()"), command_prefix=prefix)
+    found = run(play("assert start['under_tool']; ends()"), command_prefix=prefix)
     assert (tmp_path / "before").read_text() == "5\n"
     assert (found.problem, found.status) == (None, 86)
 

@@ -1,7 +1,8 @@
-"""Checks that a plain test has one record, whichever process of whichever run asks for it."""
+"""Checks that a plain test has one name and one record, whichever process of whichever run asks for it."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,43 +11,58 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpukern.baseline.store import Store
-from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.run.call_subject import case_of_test
-from pytest_gpukern.session.stash import CHILD, Assignment, rootdir_of
+from pytest_gpukern.session.arguments import sessions_of
 
 PARTS = st.text("aé_-.+ ", min_size=1, max_size=3).filter(lambda part: part.strip("."))
 FILES = st.lists(PARTS, min_size=1, max_size=3).map(lambda parts: Path(*parts[:-1], f"{parts[-1]}.py"))
 
 
-def roles(here, there, rootdir, own):
-    """Each process's own rootdir is `own`; that of the reporting process is `rootdir`."""
-    sessions = ChildSessions((), (), str(here), (), rootdir=str(rootdir))
-    yield here, SimpleNamespace(rootpath=rootdir, stash=pytest.Stash())
-    told = vars(Assignment(str(rootdir), None, {}, {}))
-    yield here, SimpleNamespace(rootpath=own, stash=pytest.Stash(), workerinput={"gpukern": told})
-    for tree in (here, there):  # measuring and confirming sessions, and those of the other revision
-        child = SimpleNamespace(rootpath=own, stash=pytest.Stash())
-        begin = sessions.begin(SimpleNamespace(place=Path()), (), moved={str(here): str(tree)})
-        child.stash[CHILD] = SimpleNamespace(begin=begin)
-        yield tree, child
+@pytest.fixture
+def processes(pytestconfig):
+    """Returns tree and rootdir of each process of a run with a rootdir."""
+
+    def of_run(here, there, rootdir, own):
+        """A process that is told no rootdir may find any, `own`."""
+        config = SimpleNamespace(
+            getini=lambda _: [],
+            invocation_params=SimpleNamespace(args=(), plugins=(), dir=here),
+            rootpath=rootdir,
+            pluginmanager=SimpleNamespace(is_blocked=lambda _: False),
+            option=SimpleNamespace(),
+            _parser=pytestconfig._parser,
+        )
+        sessions = sessions_of(config, device=None, environ={})
+        found = [(here, rootdir)]
+        for tree in (here, there):  # measuring and confirming sessions, and those of the other revision
+            begin = sessions.begin(SimpleNamespace(place=Path()), (), moved={str(here): str(tree)})
+            told = [given for given in begin.arguments if given.startswith("--rootdir=")]
+            found.append((tree, Path(told[-1].removeprefix("--rootdir=")) if told else own))
+        return found
+
+    return of_run
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), files=st.sets(FILES, min_size=1, max_size=4), in_repository=st.booleans())
-def test_all_processes_find_one_record_of_a_test_and_no_other_tests(tmp_path, data, files, in_repository):
+def test_all_processes_find_one_name_and_record_of_a_test_and_no_other_tests(
+    tmp_path, processes, data, files, in_repository
+):
     kind, folder = "git" if in_repository else "plain", tmp_path / "all"
     here, there = tmp_path / kind / "here", tmp_path / kind / "base" / "there"
     for tree in (here, there) if in_repository else ():
         (tree / ".git").mkdir(parents=True, exist_ok=True)
     inside = st.sampled_from([here, *(here / file.parent for file in sorted(files))])
     rootdirs = [data.draw(inside), data.draw(inside)] if in_repository else [here]
+    runs = [processes(here, there, rootdir, data.draw(inside)) for rootdir in rootdirs]
     store, paths = Store("compare", directory_override=folder), {}
     for file in files:
         found = set()
-        for rootdir in rootdirs:
-            for tree, config in roles(here, there, rootdir, data.draw(inside)):
-                nodeid = f"{Path(tree / file).as_posix()}::Test::test_it[a/b.c]"
-                case = case_of_test(nodeid, tree / file, rootdir_of(config))
+        for run in runs:
+            names = {Path(os.path.relpath(tree / file, rootdir)).as_posix() for tree, rootdir in run}
+            assert len(names) == 1
+            for tree, rootdir in run:
+                case = case_of_test(f"{min(names)}::Test::test_it[a/b.c]", tree / file, rootdir)
                 assert Path(case.baseline_dir) == tree / file.parent / "baselines"
                 found.add((store.path_for(case, "gpu"), case.id))
         assert len(found) == 1

@@ -130,7 +130,7 @@ def test_addopts_the_environment_and_the_command_line_are_taken_in_this_order_an
     assert found.options[:3] == ("--database=ini", "--database=from there", "--database=line")
     assert "-oaddopts=" in found.options
     assert found.positional == ("tests", "b.py")
-    assert (found.folder, found.rootdir, found.card, found.blocked) == ("/run", "/root", "GPU-A", ())
+    assert (found.folder, found.card, found.blocked) == ("/run", "GPU-A", ())
     assert found.path == tuple(str(Path("/run") / entry) for entry in sys.path)
     assert started(blocked=["logging", "tmpdir"]).blocked == ("tmpdir",)
 
@@ -144,7 +144,7 @@ OFF = {"--gpukern-baseline=off", "-ogpukern_baseline=", "-ogpukern_report="}
     [
         ({}, HERE | OFF | {"-ogpukern_fail_on=", "-ogpukern_sessions=", "-olog_file="}, WRITES),
         ({"judges": True}, HERE | WRITES | {"-ogpukern_against=", "-ogpukern_device="}, OFF),
-        ({}, {"--group=1"}, {"-ogpukern_timer=", "-ogpukern_axis="}),
+        ({}, {"--group=1", "--rootdir=/root"}, {"-ogpukern_timer=", "-ogpukern_axis="}),
         ({"blocked": ["logging"]}, set(), {"-olog_file="}),
         ({"plugins": ["my.plugin", object()]}, {"-pmy.plugin"}, set()),
         # a part of a suite is not split again

@@ -18,7 +18,7 @@ from pytest_gpukern.processes.messages import Begin, Import, encoded
 from pytest_gpukern.processes.sessions import ChildRequest, ChildSessions
 from pytest_gpukern.session.child import files_to_collect, wait_for_turn
 
-BEGIN = Begin((), (), (), ".")
+BEGIN = Begin((), (), ())
 NAMES = ("early_first", "early_second")
 FIRST, SECOND = map(Import, NAMES)
 
