@@ -92,7 +92,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if sanitizing_tool() is not None and environment.gpu.has_gpu:
             from pytest_gpukern.sanitizer.child_setup import prepare_libraries
 
-            config.add_cleanup(prepare_libraries())
+            prepare_libraries()
     if role.reports:
         from pytest_gpukern.session.controller import Controller, end_on_sigterm
 

@@ -24,8 +24,7 @@ _CONFLICT = re.compile(rb"^<{7} ", re.MULTILINE)
 def load(path: Path) -> Baseline:
     """Reads and checks a baseline file; raises FileError with file, field and remedy."""
     if path.is_dir():
-        remedy = "Name one of its files; gpukern baseline list shows them"
-        raise FileError(path, "is a folder, not a baseline file", remedy)
+        raise FileError(path, "is a folder, not a baseline file", "Name one of its files")
     return parse(content_of(path), path)
 
 

@@ -1,6 +1,6 @@
-"""Runs `gpukern baseline`: lists, shows, prunes and merges records, on any machine.
+"""Runs `gpukern baseline`: shows, prunes and merges records, on any machine.
 
-Each of the four commands is a section of its own. How baseline files and cases are found comes last.
+Each of the three commands is a section of its own. How cases are found comes last.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import dataclasses
 import difflib
 import fnmatch
 import math
-import os
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -29,14 +28,12 @@ from pytest_gpukern.report.layout import Column, table
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.result import JsonDict, Result, plain
 from pytest_gpukern.values.settings import REASON_NEEDED
-from pytest_gpukern.values.untrusted_json import FileError
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = f"Works on baseline files, on any machine. {exits.STATUSES}"
     commands = parser.add_subparsers(dest="baseline_command", required=True, metavar="COMMAND")
     for name, summary, declare_command in (
-        ("list", "list baseline files: device, cases, epochs, sessions, newest date, driver", _declare_list),
         ("show", "show records of a baseline file: sessions, median, spread, epochs, anchor", _declare_show),
         ("prune", "remove records of cases", _declare_prune),
         ("merge", "accept results of a run file into the records, without a GPU", _declare_merge),
@@ -46,71 +43,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
         declare_command(own)
         own.description = f"{own.description} {exits.STATUSES}"
         exits.add_json(own)
-
-
-# --- list -----------------------------------------------------------------------------------------
-
-
-def _declare_list(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Lists baseline files with device, number of cases, most epochs of a case, sessions of the newest "
-        "epochs, date of the newest session, and driver."
-    )
-    parser.add_argument(
-        "paths", nargs="*", type=Path, metavar="FOLDER|FILE", help="where to look; this folder by default"
-    )
-    parser.set_defaults(run=_list)
-
-
-def _list(known: argparse.Namespace) -> int:
-    paths = known.paths or [Path()]
-    status, rows = exits.FINE, []
-    for file in dict.fromkeys(file for path in paths for file in baseline_files(path)):
-        try:
-            rows.append(_file_row(file, load(file)))
-        except FileError as error:
-            exits.complain("baseline list", error)
-            status = exits.UNREADABLE
-    if rows or known.json:
-        exits.show_as_asked(known, rows, _file_table(rows))
-    if not rows and status == exits.FINE:
-        raise exits.RefusedError(f"no baseline files in {', '.join(map(str, paths))}")
-    return status
-
-
-def _file_row(file: Path, baseline: Baseline) -> JsonDict:
-    records = baseline.cases.values()
-    newest = [record.epochs[-1] for record in records]
-    sessions = [session for record in records for session in record.sessions]
-    moment = {session.session: baseline.sessions[session.session].recorded for session in sessions}
-    last = max(sessions, key=lambda session: moment[session.session], default=None)
-    return {
-        "file": str(file),
-        "device": baseline.device_model,
-        "cases": len(baseline.cases),
-        "epochs": max((len(record.epochs) for record in records), default=0),
-        "sessions": sorted({len(epoch.sessions) for epoch in newest}),
-        "newest": moment[last.session] if last else None,
-        "driver": baseline.fingerprint_of(last).driver_version if last else None,
-    }
-
-
-def _file_table(rows: list[JsonDict]) -> list[str]:
-    def cells(name: str) -> tuple[str, ...]:
-        return tuple("–" if row[name] is None else str(row[name]) for row in rows)
-
-    sessions = [row["sessions"] for row in rows]  # in order, each number once
-    counts = tuple(" … ".join(map(str, dict.fromkeys((*held[:1], *held[-1:])))) for held in sessions)
-    columns = [
-        Column("file", cells("file"), narrowest=20),
-        Column("device", cells("device")),
-        Column("cases", cells("cases"), numeric=True),
-        Column("epochs", cells("epochs"), numeric=True),
-        Column("sessions", counts, numeric=True),
-        Column("newest", tuple(text[:10] for text in cells("newest"))),
-        Column("driver", cells("driver")),
-    ]
-    return table(columns, exits.width())[0]
 
 
 # --- show -----------------------------------------------------------------------------------------
@@ -348,25 +280,7 @@ def _merged_lines(report: WriteReport, accepted: Sequence[Result]) -> list[str]:
     return lines or ["nothing was recorded"]
 
 
-# --- finding what a command line names --------------------------------------------------------------
-
-
-def baseline_files(path: Path) -> list[Path]:
-    """Returns a file itself; of a folder its baseline files, called `<name>.<device model>.json`.
-
-    Those in folders below it that are called `baselines` are among them.
-    """
-    if not path.is_dir():
-        return [path]
-    files = []
-    for folder, below, names in os.walk(path):
-        others = {"__pycache__", "node_modules", "site-packages"}
-        below[:] = sorted(name for name in below if not name.startswith(".") and name not in others)
-        here = Path(folder)
-        if here == path or here.name == "baselines":
-            times = [name for name in sorted(names) if not name.endswith(f".{CODE}.json")]
-            files += [here / name for name in times if fnmatch.fnmatchcase(name, "[!.]*.*.json")]
-    return files
+# --- finding cases that a command line names -------------------------------------------------------
 
 
 def matching(ids: Iterable[str], patterns: Sequence[str]) -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import fnmatch
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pytest_gpukern.baseline.store import CODE
 from pytest_gpukern.cli import exits
-from pytest_gpukern.cli.baseline import baseline_files
 from pytest_gpukern.findings.trend import FEWEST_SESSIONS, SeriesKey, Trend
 from pytest_gpukern.report import units
 from pytest_gpukern.report.forms import file_content
@@ -66,8 +68,20 @@ def _run(known: argparse.Namespace) -> int:
 
 
 def report_files(path: Path) -> list[Path]:
-    """Returns a file itself, or the baseline files of a folder; raises FileError if it has none."""
-    files = baseline_files(path)
+    """Returns a file itself; of a folder its baseline files, called `<name>.<device model>.json`.
+
+    Those in folders below it that are called `baselines` are among them. Raises FileError if it has none.
+    """
+    if not path.is_dir():
+        return [path]
+    files = []
+    for folder, below, names in os.walk(path):
+        others = {"__pycache__", "node_modules", "site-packages"}
+        below[:] = sorted(name for name in below if not name.startswith(".") and name not in others)
+        here = Path(folder)
+        if here == path or here.name == "baselines":
+            times = [name for name in sorted(names) if not name.endswith(f".{CODE}.json")]
+            files += [here / name for name in times if fnmatch.fnmatchcase(name, "[!.]*.*.json")]
     if not files:
         raise FileError(path, "holds no baseline files", "Give a run file, a baseline file or their folder")
     return files

@@ -6,29 +6,23 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 from pytest_gpukern.backends import backend as backends
 
 
-def prepare_libraries() -> Callable[[], None]:
-    """Has CuPy ask the driver for each array, and Numba compile with line information; returns the undoing.
+def prepare_libraries() -> None:
+    """Has CuPy ask the driver for each array, and Numba compile with line information, to the end.
 
     Call it once the device is chosen: libraries look at the device when they are imported. PyTorch's pool and
     nvcc's flags have environment variables, which were set before this process began.
     """
-    undo = ExitStack()
     cupy = _imported("cupy")
     if cupy is not None:
         cupy.cuda.set_allocator(None)
-        undo.callback(lambda: cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc))
     cuda = _imported("numba.cuda")
     if cuda is not None:
-        original = cuda.jit
-        cuda.jit = with_lines(original)
-        undo.callback(setattr, cuda, "jit", original)
-    return undo.close
+        cuda.jit = with_lines(cuda.jit)
 
 
 def with_lines(jit: Callable[..., Any]) -> Callable[..., Any]:

@@ -47,7 +47,6 @@ class ToolFinding:
     """Holds one record of a tool.
 
     Attributes:
-        kind: the tool's word for it, such as `Precise`, `Hazard`, `Initcheck`, `Synccheck`.
         text: what it says, such as "Invalid __global__ write of size 4 bytes is out of bounds".
         kernel: the kernel's name as it was compiled; None where no kernel is named.
         block: its index in the grid, where told.
@@ -58,7 +57,6 @@ class ToolFinding:
         record: the record, without the frames of the host that name neither function nor file.
     """
 
-    kind: str
     text: str
     kernel: str | None = None
     block: Index | None = None

@@ -80,7 +80,7 @@ def judge(tool: str, status: int | None, xml: str | None, log: str, problem: str
     if count and not blind:
         said = next((line for line in lines if line and not line.startswith(_BANNER)), "")
         text = f"{tool}'s summary counts {count} errors, its XML has none: {said}"
-        return Judgement((ToolFinding(kind="log", text=text, record=log),), count=count)
+        return Judgement((ToolFinding(text, record=log),), count=count)
     last_words = last_lines("\n".join(lines))
     if blind:
         reason = f"{tool} says: {'; '.join(dict.fromkeys(blind))}"[:_LONGEST]
@@ -118,7 +118,6 @@ def findings_in(text: str) -> tuple[ToolFinding, ...]:
 
 
 def _finding(record: ElementTree.Element) -> ToolFinding:
-    kind = _own(record, "kind") or "record"
     for stack in record.iter("hostStack"):
         for frame in stack.findall("frame"):
             if _place(frame) == Place():  # only an address in a library
@@ -131,8 +130,7 @@ def _finding(record: ElementTree.Element) -> ToolFinding:
     ]
     device = [place for where in record.iter("where") if (place := _place(where)) != Place()]
     return ToolFinding(
-        kind=kind,
-        text=_said(record) or kind,
+        text=_said(record) or _own(record, "kind") or "record",
         kernel=next((place.function for place in device if place.function), None),
         block=_index(record, "blockIdx"),
         thread=_index(record, "threadIdx"),

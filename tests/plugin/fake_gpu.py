@@ -222,7 +222,7 @@ def install(monkeypatch, *, cupti=False, board=None):
     monkeypatch.setattr(DeviceSession, "launching_threads", lambda self: LAUNCHING[0] if LAUNCHING else "")
     monkeypatch.setattr(DeviceSession, "canaries", property(lambda self: canaries()))
     monkeypatch.setattr("pytest_gpukern.run.environment.Environment._why_unusable", _not_selected)
-    monkeypatch.setattr("pytest_gpukern.sanitizer.child_setup.prepare_libraries", lambda: lambda: None)
+    monkeypatch.setattr("pytest_gpukern.sanitizer.child_setup.prepare_libraries", lambda: None)
     monkeypatch.setattr(
         backends,
         "open_backend",

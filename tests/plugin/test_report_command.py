@@ -4,12 +4,14 @@ import csv
 import dataclasses
 import gzip
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 
 from pytest_gpukern.cli import main as cli
+from pytest_gpukern.cli.report import report_files
 from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.values.result import DeviceWork, KernelFacts
 
@@ -196,6 +198,12 @@ def test_two_runs_become_one_table(runs, capsys):
     assert {row["role"] for row in rows} == {"measured", "confirming", "further"}
     assert report(capsys, "one.json", "-k", "first", "-o", "one.csv")[0] == 0
     assert SECOND not in (runs / "one.csv").read_text(encoding="utf-8")
+
+
+def test_of_a_folder_the_baselines_below_count_but_not_hidden_ones(runs):
+    for folder in ("deep/er/baselines", ".venv/baselines", "deep/other"):
+        shutil.copytree(runs / "baselines", runs / folder)
+    assert {file.parent for file in report_files(runs)} == {runs / "baselines", runs / "deep/er/baselines"}
 
 
 def test_a_folder_of_baselines_is_told_and_becomes_a_table(runs, capsys):

@@ -19,7 +19,7 @@ from pytest_gpukern.sanitizer.sessions import (
 
 RACE = "racecheck"
 CLEAN = Judgement()
-ILL = ToolFinding(kind="Precise", text="Invalid read", kernel="k")
+ILL = ToolFinding("Invalid read", kernel="k")
 FOUND = Judgement((ILL,))
 UNCHECKED = Judgement(reason="memcheck does not work here")
 HOME = Home("variant", Place(None, "/project/on_numba.py", 20), "/project")
@@ -134,8 +134,8 @@ def test_findings_are_told_beside_the_failure_that_they_caused_and_whose_they_ma
 
 
 def test_records_that_say_the_same_of_other_threads_are_one_line_and_many_lines_are_cut():
-    alike = tuple(ToolFinding("Precise", "Invalid read", "k", thread=(x, 0, 0)) for x in range(4))
-    others = tuple(ToolFinding("Precise", f"Invalid read {n}", "k") for n in range(9))
+    alike = tuple(ToolFinding("Invalid read", "k", thread=(x, 0, 0)) for x in range(4))
+    others = tuple(ToolFinding(f"Invalid read {n}", "k") for n in range(9))
     found = {"memcheck": ended(Judgement(alike + others))}
     text = ending(found, detected_by=None, home=HOME)[1]
     lines = text.splitlines()
@@ -165,8 +165,8 @@ def test_hazards_of_the_same_two_lines_are_one_line_and_what_was_not_saved_is_to
     [
         (ended(FOUND), ("passed", "")),
         (TestRun(FOUND), ("passed", "")),
-        (TestRun(Judgement((ToolFinding("New", "It broke", thread=(0, 0, 0)),))), ("passed", "")),
-        (TestRun(Judgement((ToolFinding("New", "It broke"),))),
+        (TestRun(Judgement((ToolFinding("It broke", thread=(0, 0, 0)),))), ("passed", "")),
+        (TestRun(Judgement((ToolFinding("It broke"),))),
          ("failed", f"broken on purpose, but {RACE} names no kernel: It broke")),
         (ended(FOUND, "failed", "the context is gone"), ("passed", "")),
         (ended(), ("failed", f"broken on purpose for {RACE} to reject, but {RACE} found nothing")),
@@ -203,5 +203,5 @@ def test_the_line_is_the_kernels_or_the_launchs_or_where_the_variant_begins(devi
     def places(named):
         return tuple(Place("f", file, number) for file, number in named)
 
-    finding = ToolFinding("Precise", "Invalid read", "k", device=places(device), host=places(host))
+    finding = ToolFinding("Invalid read", "k", device=places(device), host=places(host))
     assert python_line(finding, HOME) == line

@@ -15,7 +15,7 @@ HOME = Home("test", Place(None, "/project/test_it.py", 7), "/project")
 
 def test_a_record_is_read_with_its_stacks_but_for_frames_that_are_an_address_in_a_library():
     found = findings_in(recorded("memcheck.xml"))[0]
-    assert (found.kind, found.accesses) == ("Precise", ())
+    assert found.accesses == ()
     assert found.device == (Place(found.kernel, "/project/kernels.py", 18),)
     assert [place.line for place in found.host] == [None, 527, 44, 6]
     assert found.host[3] == Place("<module>", "/project/script.py", 6)
@@ -65,7 +65,7 @@ def test_a_hazard_without_lines_names_both_threads_and_the_launch():
 
 def test_a_record_of_which_nothing_is_known_is_a_finding():
     (found,) = findings_in(xml("<record><new>thing</new></record>"))
-    assert found == ToolFinding(kind="record", text="record", record="<record><new>thing</new></record>")
+    assert found == ToolFinding("record", record="<record><new>thing</new></record>")
     assert not judged(xml=xml("<record/>")).is_in_a_kernel
     (found,) = findings_in(xml("<record><kind>New</kind><what><size>4</size><of>read</of></what></record>"))
     assert (found.text, in_words(found, HOME)) == ("4 read", "4 read, test at test_it.py:7")
