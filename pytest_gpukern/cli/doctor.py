@@ -72,26 +72,9 @@ def spoken(advice: Sequence[Advice]) -> list[str]:
 
 def _described(machine: Machine, advice: Sequence[Advice]) -> dict[str, object]:
     """Returns facts and advice as plain JSON; of the environment, only what the advice names."""
-    facts = ("driver", "cuda", "nvcc", "python", "no_gpu", "versions", "backends", "sanitizer")
-    return {
-        **{name: getattr(machine, name) for name in facts},
-        "gpus": [_gpu_json(gpu) for gpu in machine.gpus],
-        "advice": [dataclasses.asdict(item) for item in advice],
-    }
-
-
-def _gpu_json(gpu: Gpu) -> dict[str, object]:
-    return {
-        **dataclasses.asdict(gpu.record),
-        "visible": gpu.visible,
-        "setup": dataclasses.asdict(gpu.setup),
-        "power_limit_w": gpu.limits.power_w,
-        "max_sm_clock_mhz": gpu.limits.sm_clock_mhz,
-        "max_memory_clock_mhz": gpu.limits.memory_clock_mhz,
-        "memory_used_bytes": gpu.state.memory_used_bytes,
-        "temperature_c": gpu.state.temperature_c,
-        "processes": [dataclasses.asdict(process) for process in gpu.processes],
-    }
+    known = dataclasses.asdict(machine)
+    del known["environ"]
+    return {**known, "advice": [dataclasses.asdict(item) for item in advice]}
 
 
 def _gpu_lines(gpu: Gpu) -> list[str]:

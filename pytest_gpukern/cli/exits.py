@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import os
 import shutil
@@ -39,12 +38,6 @@ _WIDTH = 120
 """The width of text in a file or a pipe; a terminal has its own."""
 UNLIMITED = 10_000
 """The width of tables there that are read sideways."""
-
-
-def print_anywhere() -> None:
-    """Lets commands print everything where only ASCII is known. Standard error escapes the rest by itself."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def width(elsewhere: int = _WIDTH) -> int:

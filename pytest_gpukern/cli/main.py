@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import pkgutil
 import sys
 from collections.abc import Sequence
@@ -53,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from pytest_gpukern.cli import exits
     from pytest_gpukern.values.untrusted_json import FileError
 
-    exits.print_anywhere()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # some know ASCII only; stderr escapes the rest by itself
+        sys.stdout.reconfigure(errors="backslashreplace")
     given = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(
         prog="gpukern", description="Tells whether GPU kernels are still right and still fast."

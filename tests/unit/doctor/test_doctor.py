@@ -310,7 +310,8 @@ def test_machines_get_json(monkeypatch, capsys):
     cli.main(["doctor", "--json"])
     said = json.loads(capsys.readouterr().out)
     assert said["advice"][0]["subject"] == "GPU 0"
-    assert said["gpus"][0]["uuid"] == UUIDS[0]
+    assert said["gpus"][0]["record"]["uuid"] == UUIDS[0]
+    assert "environ" not in said, "it may hold secrets"
 
 
 def test_devices_are_listed_with_what_the_device_option_takes(monkeypatch, capsys):
