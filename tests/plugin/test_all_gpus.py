@@ -314,9 +314,7 @@ def test_gpus_of_another_model_and_instances_of_mig_are_left_out_by_name(host, r
     assert (status, made.seen) == (0, [[UUIDS[1]]])
     assert "left out: 2 instances of MIG: they share a GPU" in out
     assert f"CUDA_VISIBLE_DEVICES={UUIDS[2]} gpukern validate --all-gpus" in " ".join(out.split())
-    assert "there is no other of this model, so only its own record says whether it is slow" in " ".join(
-        out.split()
-    )
+    assert "there is no other of this model, so only its own record says whether" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
