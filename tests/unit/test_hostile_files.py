@@ -169,11 +169,9 @@ def commands_on(path):
     """The commands that read a baseline, each with its arguments."""
     return (
         ("baseline", "show", path),
-        ("baseline", "list", path),
         ("compare", path, path),
         ("report", path, "-k", ""),
         ("baseline", "show", path, "--json"),
-        ("baseline", "list", path, "--json"),
         ("compare", path, path, "--json"),
         ("baseline", "prune", path, "--case", "*", "--dry-run"),
     )
