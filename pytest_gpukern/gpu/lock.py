@@ -18,12 +18,14 @@ from functools import partialmethod
 from pathlib import Path
 
 from pytest_gpukern.gpu.errors import DeviceError, DeviceLockTimeout
+from pytest_gpukern.gpu.processes import ancestors
 from pytest_gpukern.values.fingerprint import file_key
-from pytest_gpukern.values.untrusted_json import printable
+from pytest_gpukern.values.untrusted_json import bounded, printable
 
 DIRECTORY_VARIABLE = "GPUKERN_LOCK_DIR"
 _COMMAND_LENGTH = 80
-_ENTRY_BYTES = 4096
+_ENTRY_BYTES, _LONGEST = 4096, 300
+_NESTED = "a measured call must not run what measures there, too"
 # Everybody may write into the folder: never follow a link that somebody has put there.
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -50,8 +52,8 @@ class DeviceLock:
     file lies in `directory`, else in GPUKERN_LOCK_DIR, else in /tmp/gpukern-locks. Containers that share a
     GPU must share that folder too.
 
-    A process may acquire again, which is only counted; its threads do not exclude each other. Its children
-    do wait, so whoever holds the lock must not wait for a child that measures.
+    A process may acquire again, which is only counted; its threads do not exclude each other. A child of
+    the holder is refused: the holder may wait for it.
     """
 
     def __init__(self, uuid: str, directory: Path | None = None) -> None:
@@ -68,7 +70,8 @@ class DeviceLock:
         """Takes the lock, waiting at most `timeout_s` seconds for its holder (None: forever).
 
         After `quiet_s` seconds `on_wait` is called once with the holder. Raises DeviceLockTimeout, which
-        names the holder, and DeviceError if the lock file cannot be used.
+        names the holder, and DeviceError if the lock file cannot be used, or if we would wait forever for a
+        process that started this one.
         """
         with _guard:
             if self._path in _held:
@@ -76,7 +79,9 @@ class DeviceLock:
                 return
             started, announced = time.monotonic(), False
             while (fd := self._try()) is None:
-                waited_s, other = time.monotonic() - started, self.holder()
+                waited_s, (pid, other) = time.monotonic() - started, self.holder()
+                if timeout_s is None and pid in map(str, ancestors()):
+                    raise DeviceError(f"{self._in_use(other)}, which started this process: {_NESTED}")
                 if timeout_s is not None and waited_s >= timeout_s:
                     raise DeviceLockTimeout(f"{self._in_use(other)}; gave up after {timeout_s:g} s")
                 due = waited_s >= (quiet_s if other else max(quiet_s, _GRACE_S))
@@ -100,16 +105,17 @@ class DeviceLock:
             write_holder(held.fd, "")
             os.close(held.fd)
 
-    def holder(self) -> str:
-        """Returns what the holder wrote of itself, safe to print; "" for nothing. Only for messages."""
+    def holder(self) -> tuple[str, str]:
+        """Returns the holder's process id, and who it says it is, safe to print; "" for nothing."""
         try:
             fd = os.open(self._path, os.O_RDONLY | _FLAGS)
         except OSError:
-            return ""
+            return "", ""
         try:
-            return printable(os.pread(fd, _ENTRY_BYTES, 0).decode(errors="replace").strip())
+            pid, _, words = os.pread(fd, _ENTRY_BYTES, 0).decode(errors="replace").partition("\n")
+            return pid, bounded(printable(words), _LONGEST)
         except OSError:
-            return ""
+            return "", ""
         finally:
             os.close(fd)
 
@@ -304,12 +310,12 @@ def _make_directory(directory: Path) -> None:
 
 
 def _this_process() -> str:
-    """Says in one line which process this is, and since when it holds a lock."""
+    """Returns the id of this process, and in a second line who it is and since when it holds a lock."""
     command = " ".join([Path(sys.argv[0] or sys.executable).name, *sys.argv[1:]])
     if len(command) > _COMMAND_LENGTH:
         command = command[: _COMMAND_LENGTH - 1] + "…"
     now = time.strftime("%Y-%m-%d %H:%M %Z")
-    return f"pid {os.getpid()} on {socket.gethostname()} ({_user()}): {command}, since {now}"
+    return f"{os.getpid()}\npid {os.getpid()} on {socket.gethostname()} ({_user()}): {command}, since {now}"
 
 
 def _user() -> str:

@@ -49,7 +49,8 @@ _LAST_LINES = 3
 _LAST_CHARACTERS = 500
 _CRASH = "Fatal Python error"
 _WITH_PARENT = (
-    "import ctypes, os, sys; parent, *command = sys.argv[1:]; "
+    "import ctypes, os, sys; parent, ctype, *command = sys.argv[1:]; "
+    "ctype or os.environ.pop('LC_CTYPE', None); "  # which Python sets where the locale is C
     "sys.platform == 'linux' and ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "  # PR_SET_PDEATHSIG, SIGKILL
     "os.getppid() == int(parent) and os.execvp(command[0], command)"  # else the parent has ended before
 )
@@ -284,7 +285,7 @@ def started_with_us(
     process is killed.
     """
     return subprocess.Popen(
-        [sys.executable, "-ISc", _WITH_PARENT, str(os.getpid()), *command],
+        [sys.executable, "-ISc", _WITH_PARENT, str(os.getpid()), environ.get("LC_CTYPE", ""), *command],
         cwd=folder,
         env=dict(environ),
         pass_fds=pass_fds,

@@ -15,10 +15,6 @@ from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.fingerprint import COMMIT, OF_A_REPOSITORY
 
 _LAST_LINES = 15
-_FETCH = (
-    "fetch it with its history: in GitHub Actions give actions/checkout `fetch-depth: 0`, elsewhere run "
-    "`git fetch --all --tags`, with `--unshallow` in a shallow clone"
-)
 
 
 class AgainstError(Exception):
@@ -61,12 +57,14 @@ def resolve(revision: str, folder: Path) -> Revisions:
     """
     top = Path(run(["rev-parse", "--show-toplevel"], folder).removesuffix("\n")).resolve()
     head, commit = _commit("HEAD", top), _commit(revision, top)
-    if head is None or commit is None:
-        missing = "HEAD" if head is None else revision
-        raise AgainstError(f"{missing!r} names no commit in {top}: {_FETCH}")
+    if head is None:
+        raise AgainstError(f"{top} has no commit yet, so there is nothing to measure it against")
+    if commit is None:
+        raise AgainstError(f"{revision!r} names no commit in {top}: {_fetched(revision)}")
     bases = run(["merge-base", head, commit], top, accepted=(0, 1)).splitlines()
     if not bases:
-        raise AgainstError(f"{revision} and HEAD have no commit in common in {top}: {_FETCH}")
+        remedy = f"name a revision of this branch's history; of a shallow clone, {_fetched(revision)}"
+        raise AgainstError(f"{revision} and HEAD have no commit in common in {top}: {remedy}")
     return Revisions(
         top=top,
         asked=revision,
@@ -115,6 +113,15 @@ def _commit(revision: str, top: Path) -> str | None:
     arguments = ["rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
     commit = run(arguments, top, accepted=(0, 1, 128)).strip()
     return commit if COMMIT.fullmatch(commit) else None
+
+
+def _fetched(revision: str) -> str:
+    remote, slash, branch = revision.partition("/")
+    what = f"{remote} {branch}:refs/remotes/{revision}" if slash else "--all --tags"
+    return (
+        "fetch it with its history: in GitHub Actions give actions/checkout `fetch-depth: 0`, elsewhere run "
+        f"`git fetch {what}`, with `--unshallow` in a shallow clone"
+    )
 
 
 WORKTREE_VARIABLE = "GPUKERN_WORKTREE"

@@ -56,12 +56,12 @@ _SPLITTING = ("--splits", "--group", "--splitting-algorithm", "--store-durations
 """pytest-split's options: the parent has already chosen its part. Other plugins may have a `--group` too."""
 _OF_A_TEST = (
     *("--verbose", "--quiet", "--verbosity", "--tb", "--full-trace", "--showlocals", "--no-showlocals"),
-    *("--reruns", "--only-rerun", "--rerun-except"),
+    *("--reruns", "--only-rerun", "--rerun-except", "--benchmark-cprofile"),
     *("-k", "-m"),  # which conftests may ask for
     *("--deselect", "--ignore"),  # a worker's process collects beside it, and is not told what
 )
-"""What begins the names of options that shape a test's report, or repeat it. The measuring process gets
-them."""
+"""What begins the names of options that shape a test's report, repeat or profile it. The measuring process
+gets them."""
 _NOT_TWICE = ("device", "seed", "isolate", "against", "against-setup")
 """Our options that have no more effect once a run has begun."""
 
@@ -125,8 +125,9 @@ def sessions_of(
     unheeded = _unheeded(judges=judges)
     emptied = [f"-o{option.ini}=" for option in OPTIONS if option.name in unheeded]
     measures_only = [] if judges else ["--gpukern-baseline=off"]
-    # All processes have the ids of this one, whatever ini files a base's tree has.
-    root = f"--rootdir={config.rootpath}"
+    # All processes have the ids of this one, whatever ini files a base's tree has. Relative to their folder,
+    # since pytest takes a $ in it for a variable.
+    root = f"--rootdir={os.path.relpath(config.rootpath, config.invocation_params.dir)}"
     ours = [*measures_only, root, "--gpukern-isolate=off", "-oaddopts=", *emptied]
     seed = getattr(config.option, "gpukern_seed", None)
     if seed:  # the number that was drawn if it was `random`: see `stash.settings_of`

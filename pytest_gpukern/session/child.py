@@ -163,7 +163,8 @@ class Child:
         """Separates what pytest prints from what tests print, which `-s` shows to the user."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
-            reporter._tw._file = Path(self.begin.terminal).open("a", encoding="utf-8", errors="replace")  # noqa: SIM115
+            # Each line at once: the process may end without closing its files.
+            reporter._tw._file = Path(self.begin.terminal).open("a", 1, encoding="utf-8", errors="replace")  # noqa: SIM115
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Reports why a file could not be collected: the output has that far above its end."""

@@ -37,7 +37,8 @@ def processes(pytestconfig):
         for tree in (here, there):  # measuring and confirming sessions, and those of the other revision
             begin = sessions.begin(SimpleNamespace(place=Path()), (), moved={str(here): str(tree)})
             told = [given for given in begin.arguments if given.startswith("--rootdir=")]
-            found.append((tree, Path(told[-1].removeprefix("--rootdir=")) if told else own))
+            at = os.path.expandvars(told[-1].removeprefix("--rootdir=")) if told else own
+            found.append((tree, Path(os.path.normpath(tree / at))))
         return found
 
     return of_run
@@ -48,7 +49,7 @@ def processes(pytestconfig):
 def test_all_processes_find_one_name_and_record_of_a_test_and_no_other_tests(
     tmp_path, processes, data, files, in_repository
 ):
-    kind, folder = "git" if in_repository else "plain", tmp_path / "all"
+    kind, folder = "git $HOME" if in_repository else "plain $HOME", tmp_path / "all"
     here, there = tmp_path / kind / "here", tmp_path / kind / "base" / "there"
     for tree in (here, there) if in_repository else ():
         (tree / ".git").mkdir(parents=True, exist_ok=True)

@@ -144,7 +144,7 @@ OFF = {"--gpukern-baseline=off", "-ogpukern_baseline=", "-ogpukern_report="}
     [
         ({}, HERE | OFF | {"-ogpukern_fail_on=", "-ogpukern_sessions=", "-olog_file="}, WRITES),
         ({"judges": True}, HERE | WRITES | {"-ogpukern_against=", "-ogpukern_device="}, OFF),
-        ({}, {"--group=1", "--rootdir=/root"}, {"-ogpukern_timer=", "-ogpukern_axis="}),
+        ({}, {"--group=1", "--rootdir=../root"}, {"-ogpukern_timer=", "-ogpukern_axis="}),
         ({"blocked": ["logging"]}, set(), {"-olog_file="}),
         ({"plugins": ["my.plugin", object()]}, {"-pmy.plugin"}, set()),
         # a part of a suite is not split again
