@@ -404,7 +404,7 @@ def _judged_model(
     held, doubtful = out & (again >= shifts.confirmed_from), out & np.isnan(again)
     facts = {card: combined(of.facts for of in first.get(card) or fresh[card]) for card in cards}
     in_group = {card for group in shifts.groups for card in group.cards}
-    usual = _most(card.versions for card in cards)
+    usual = statistics.mode(card.versions for card in cards)
     found = {}
     for row, (card, own) in enumerate(zip(cards, (shifts.raised + shifts.due).tolist(), strict=True)):
         known = {each: x for each, x in zip(shifts.classes, own, strict=True) if not math.isnan(x)}
@@ -455,10 +455,6 @@ def _differences(
         yield Cause(text, "install what the other cards have", frozenset(LIMITS), fault=False)
 
 
-def _most(versions: Iterable[_Versions]) -> _Versions:
-    return Counter(versions).most_common(1)[0][0]
-
-
 def _differing(versions: _Versions, most: _Versions) -> str:
     """Returns in what versions differ from those of most cards: `numba 0.67 (most: 0.68)`."""
     own, usual = dict(versions), dict(most)
@@ -505,7 +501,7 @@ class _Shifts:
         """Judges drivers, then libraries, then hosts, each by what the former leave; sets the limits."""
         import numpy as np
 
-        most = _most(card.libraries for card in self.cards)
+        most = statistics.mode(card.libraries for card in self.cards)
         sets = (_differing(card.libraries, most) or "those of most cards" for card in self.cards)
         drivers, libraries = self._rows(card.versions[0][1] for card in self.cards), self._rows(sets)
         of_hosts = self._rows(card.host for card in self.cards)

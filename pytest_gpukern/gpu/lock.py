@@ -49,16 +49,16 @@ class DeviceLock:
     """A lock on one device. At most one process of the machine holds it.
 
     We use `flock` on a file named by the UUID, so the kernel releases the lock however the holder dies. The
-    file lies in `directory`, else in GPUKERN_LOCK_DIR, else in /tmp/gpukern-locks. Containers that share a
-    GPU must share that folder too.
+    file lies in GPUKERN_LOCK_DIR, else in /tmp/gpukern-locks. Containers that share a GPU must share that
+    folder too.
 
     A process may acquire again, which is only counted; its threads do not exclude each other. A child of
     the holder is refused: the holder may wait for it.
     """
 
-    def __init__(self, uuid: str, directory: Path | None = None) -> None:
+    def __init__(self, uuid: str) -> None:
         self.uuid = uuid
-        self._path = (directory or default_directory()) / f"{file_key(uuid)}.lock"
+        self._path = default_directory() / f"{file_key(uuid)}.lock"
 
     def acquire(
         self,

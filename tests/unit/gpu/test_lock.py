@@ -24,16 +24,16 @@ UUID = "GPU-9942190a-aa31-4ff1-4aa9-c388d80f85f1"
 ROOT = Path(device_package.__file__).parents[2]
 
 HOLD = """
-import sys; from pathlib import Path; from pytest_gpukern.gpu.lock import DeviceLock
-lock = DeviceLock(sys.argv[1], Path(sys.argv[2]))
+import sys; from pytest_gpukern.gpu.lock import DeviceLock
+lock = DeviceLock(sys.argv[1])
 lock.acquire()
 print("held", flush=True)
 {then}
 """
 TRY = """
-import sys; from pathlib import Path; from pytest_gpukern.gpu.lock import DeviceLock, DeviceLockTimeout
+import sys; from pytest_gpukern.gpu.lock import DeviceLock, DeviceLockTimeout
 try:
-    DeviceLock(sys.argv[1], Path(sys.argv[2])).acquire(timeout_s=0)
+    DeviceLock(sys.argv[1]).acquire(timeout_s=0)
 except DeviceLockTimeout as error:
     print("refused:", error)
 else:
@@ -50,9 +50,9 @@ def held(lock):
         lock.release()
 
 
-def start(script, folder):
+def start(script, *arguments):
     return subprocess.Popen(
-        [sys.executable, "-c", script, UUID, str(folder)],
+        [sys.executable, "-c", script, UUID, *arguments],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -60,8 +60,8 @@ def start(script, folder):
     )
 
 
-def answer(script, folder):
-    return start(script, folder).communicate(timeout=10)[0].strip()
+def answer(script):
+    return start(script).communicate(timeout=10)[0].strip()
 
 
 def first_line(process):
@@ -73,32 +73,33 @@ def let_go(process):
     process.stdin.flush()
 
 
-@pytest.fixture
-def folder(tmp_path):
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUKERN_LOCK_DIR", str(tmp_path / "locks"))
     return tmp_path / "locks"
 
 
 @pytest.fixture
-def holder(folder):
+def holder():
     """Another process that holds the lock until it reads a line or is killed."""
-    process = start(HOLD.format(then="input(); lock.release(); input()"), folder)
+    process = start(HOLD.format(then="input(); lock.release(); input()"))
     assert first_line(process) == "held"
     yield process
     process.kill()
     process.communicate()
 
 
-def test_a_second_process_waits_no_longer_than_asked_and_says_who_holds_the_lock(folder, holder):
+def test_a_second_process_waits_no_longer_than_asked_and_says_who_holds_the_lock(holder):
     before = time.monotonic()
     told = rf"{UUID} is in use by pid {holder.pid} on .* \(.*\): -c .*, since .*; gave up after 0.3 s"
     with pytest.raises(DeviceLockTimeout, match=told):
-        DeviceLock(UUID, folder).acquire(timeout_s=0.3, poll_s=0.02)
+        DeviceLock(UUID).acquire(timeout_s=0.3, poll_s=0.02)
     assert 0.3 <= time.monotonic() - before < 3
 
 
-def test_a_waiter_is_told_once_who_holds_the_lock_and_gets_it_when_it_is_released(folder, holder):
+def test_a_waiter_is_told_once_who_holds_the_lock_and_gets_it_when_it_is_released(holder):
     told = []
-    lock = DeviceLock(UUID, folder)
+    lock = DeviceLock(UUID)
     threading.Timer(0.4, let_go, [holder]).start()
     lock.acquire(told.append, timeout_s=10, poll_s=0.02)
     lock.release()
@@ -106,61 +107,61 @@ def test_a_waiter_is_told_once_who_holds_the_lock_and_gets_it_when_it_is_release
     assert f"in use by pid {holder.pid}" in told[0]
 
 
-def test_a_waiter_that_has_to_wait_only_for_a_moment_is_told_nothing_where_it_asks_for_quiet(folder, holder):
+def test_a_waiter_that_has_to_wait_only_for_a_moment_is_told_nothing_where_it_asks_for_quiet(holder):
     told = []
     for quiet_s, count in ((5.0, 0), (0.1, 1)):
         with pytest.raises(DeviceLockTimeout):
-            DeviceLock(UUID, folder).acquire(told.append, timeout_s=0.3, poll_s=0.02, quiet_s=quiet_s)
+            DeviceLock(UUID).acquire(told.append, timeout_s=0.3, poll_s=0.02, quiet_s=quiet_s)
         assert len(told) == count
 
 
-def test_a_holder_that_is_killed_has_released_the_lock(folder, holder):
+def test_a_holder_that_is_killed_has_released_the_lock(holder):
     holder.send_signal(signal.SIGKILL)
-    lock = DeviceLock(UUID, folder)
+    lock = DeviceLock(UUID)
     lock.acquire(timeout_s=5, poll_s=0.02)
     assert lock.holder()[0] == str(os.getpid())
     lock.release()
 
 
-def test_a_child_of_the_holder_is_refused_and_does_not_wait_forever(folder):
-    with held(DeviceLock(UUID, folder)):
+def test_a_child_of_the_holder_is_refused_and_does_not_wait_forever():
+    with held(DeviceLock(UUID)):
         waits = TRY.replace("timeout_s=0", "").replace("except DeviceLockTimeout", "except Exception")
-        assert "which started this process: a measured call must not" in answer(waits, folder)
+        assert "which started this process: a measured call must not" in answer(waits)
 
 
-def test_a_child_made_by_fork_waits_as_others_do_and_does_not_free_the_lock(folder):
-    with held(DeviceLock(UUID, folder)):
+def test_a_child_made_by_fork_waits_as_others_do_and_does_not_free_the_lock():
+    with held(DeviceLock(UUID)):
         child = os.fork()
         if child == 0:  # nothing of pytest may run here
             try:
-                DeviceLock(UUID, folder).acquire(timeout_s=0)
+                DeviceLock(UUID).acquire(timeout_s=0)
             except DeviceLockTimeout:
                 os._exit(0)
             finally:
                 os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert answer(TRY, folder).startswith("refused:")
+        assert answer(TRY).startswith("refused:")
 
 
-def test_a_forked_child_that_outlives_the_holder_does_not_keep_the_lock(folder):
-    process = start(HOLD.format(then="import os, time; os.fork() or time.sleep(3); input()"), folder)
+def test_a_forked_child_that_outlives_the_holder_does_not_keep_the_lock():
+    process = start(HOLD.format(then="import os, time; os.fork() or time.sleep(3); input()"))
     assert first_line(process) == "held"
     process.kill()
     process.wait()
     for pipe in (process.stdin, process.stdout):  # communicate() would wait for the forked child
         pipe.close()
-    lock = DeviceLock(UUID, folder)
+    lock = DeviceLock(UUID)
     lock.acquire(timeout_s=2, poll_s=0.02)
     lock.release()
 
 
-def test_acquiring_again_in_one_process_counts(folder):
-    outer, inner = DeviceLock(UUID, folder), DeviceLock(UUID, folder)
+def test_acquiring_again_in_one_process_counts():
+    outer, inner = DeviceLock(UUID), DeviceLock(UUID)
     with held(outer):
         with held(inner), held(inner):
             pass
-        assert answer(TRY, folder).startswith("refused:")
-    assert answer(TRY, folder) == "passed"
+        assert answer(TRY).startswith("refused:")
+    assert answer(TRY) == "passed"
     with pytest.raises(RuntimeError, match="not held by this process"):
         outer.release()
 
@@ -168,7 +169,7 @@ def test_acquiring_again_in_one_process_counts(folder):
 def test_file_and_folder_are_open_to_every_user_whatever_the_umask(folder):
     before = os.umask(0o077)
     try:
-        with held(DeviceLock(UUID, folder)):
+        with held(DeviceLock(UUID)):
             pass
     finally:
         os.umask(before)
@@ -180,13 +181,13 @@ def test_file_and_folder_are_open_to_every_user_whatever_the_umask(folder):
 def test_a_link_in_place_of_the_lock_file_is_not_followed(folder, tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("precious")
-    with held(DeviceLock(UUID, folder)):
+    with held(DeviceLock(UUID)):
         pass
     (file,) = folder.iterdir()
     file.unlink()
     file.symlink_to(victim)
     with pytest.raises(DeviceError, match="cannot be used"):
-        DeviceLock(UUID, folder).acquire(timeout_s=0)
+        DeviceLock(UUID).acquire(timeout_s=0)
     assert victim.read_text() == "precious"
 
 
@@ -194,10 +195,10 @@ def test_a_link_in_place_of_the_folder_is_refused_with_the_remedy(folder, tmp_pa
     (tmp_path / "elsewhere").mkdir()
     folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(DeviceError, match=r"is not a folder.*Set GPUKERN_LOCK_DIR"):
-        DeviceLock(UUID, folder).acquire(timeout_s=0)
+        DeviceLock(UUID).acquire(timeout_s=0)
 
 
-def test_a_file_that_this_user_may_only_read_still_locks(folder, holder, monkeypatch):
+def test_a_file_that_this_user_may_only_read_still_locks(holder, monkeypatch):
     really_open = os.open
 
     def refuse_writing(path, flags, mode=0o777):
@@ -207,11 +208,11 @@ def test_a_file_that_this_user_may_only_read_still_locks(folder, holder, monkeyp
 
     monkeypatch.setattr(os, "open", refuse_writing)
     with pytest.raises(DeviceLockTimeout, match=f"pid {holder.pid}"):
-        DeviceLock(UUID, folder).acquire(timeout_s=0)
+        DeviceLock(UUID).acquire(timeout_s=0)
     holder.kill()
-    lock = DeviceLock(UUID, folder)
+    lock = DeviceLock(UUID)
     lock.acquire(timeout_s=5, poll_s=0.02)
-    refused = answer(TRY, folder)
+    refused = answer(TRY)
     lock.release()
     assert refused.startswith("refused:")
 
@@ -229,13 +230,13 @@ def test_whatever_stands_in_the_lock_file_is_safe_to_print(folder, holder, entry
     (file,) = folder.iterdir()
     file.write_bytes(entry)
     with pytest.raises(DeviceLockTimeout) as refused:
-        DeviceLock(UUID, folder).acquire(timeout_s=0)
+        DeviceLock(UUID).acquire(timeout_s=0)
     assert f"in use by {told}" in str(refused.value)
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 500
 
 
-def test_a_lock_file_removed_between_opening_and_locking_is_not_taken_for_the_lock(folder, monkeypatch):
+def test_a_lock_file_removed_between_opening_and_locking_is_not_taken_for_the_lock(monkeypatch):
     opened = []
     open_lock_file = lock_module.open_lock_file
 
@@ -247,9 +248,9 @@ def test_a_lock_file_removed_between_opening_and_locking_is_not_taken_for_the_lo
         return fd
 
     monkeypatch.setattr(lock_module, "open_lock_file", open_and_lose_once)
-    lock = DeviceLock(UUID, folder)
+    lock = DeviceLock(UUID)
     lock.acquire(timeout_s=5, poll_s=0.01)
-    refused = answer(TRY, folder)
+    refused = answer(TRY)
     lock.release()
     assert len(opened) == 2
     assert refused.startswith("refused:")
@@ -264,11 +265,11 @@ def test_the_environment_names_the_folder_and_a_lock_given_back_names_nobody(tmp
     assert lock.holder() == ("", "")
 
 
-def test_many_processes_that_want_the_lock_get_it_one_after_the_other(folder, tmp_path):
+def test_many_processes_that_want_the_lock_get_it_one_after_the_other(tmp_path):
     log = tmp_path / "log"
     script = f"""
 import sys, time; from pathlib import Path; from pytest_gpukern.gpu.lock import DeviceLock
-lock = DeviceLock(sys.argv[1], Path(sys.argv[2]))
+lock = DeviceLock(sys.argv[1])
 for _ in range(3):
     lock.acquire(timeout_s=20, poll_s=0.01)
     with open({str(log)!r}, "a") as out: out.write("in\\n")
@@ -276,7 +277,7 @@ for _ in range(3):
     with open({str(log)!r}, "a") as out: out.write("out\\n")
     lock.release()
 """
-    processes = [start(script, folder) for _ in range(4)]
+    processes = [start(script) for _ in range(4)]
     assert [process.wait(timeout=20) for process in processes] == [0] * 4
     for process in processes:
         process.communicate()
@@ -345,7 +346,7 @@ with turns.busy():
     sys.stdin.read()
     os._exit(1)
 """
-    parent = start(script, tmp_path)
+    parent = start(script, str(tmp_path))
     child = int(parent.stdout.readline())
     try:
         assert lock_state(tmp_path / "host") == "busy"
