@@ -32,7 +32,6 @@ from pytest_gpukern.values.options import DEFAULT_THRESHOLD, SettingsError, pars
 from pytest_gpukern.values.result import Correctness, JsonDict, Measurement, Result, Summary, Verdict, plain
 from pytest_gpukern.values.verdict_table import Tone, VerdictKind
 
-_SHOWN = 5
 _KINDS = (*(kind.row.fail_on for kind in VerdictKind if kind.row.fail_on and kind.row.told), "host")
 """Kinds of `--gpukern-fail-on` that are about a verdict which a comparison may come to."""
 
@@ -295,8 +294,7 @@ def _lines(a: Side, b: Side, rows: list[ComparedTime]) -> list[str]:
     ]
     for words, ids in (("only in B", _only(b, a)), ("only in A", _only(a, b))):
         if ids:
-            more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
-            lines.append(f"{words}: {', '.join(ids[:_SHOWN])}{more}")
+            lines.append(f"{words}: {units.named(ids)}")
     return [*lines, _total(rows, b)]
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pytest_gpukern.cli import exits
 from pytest_gpukern.findings.fleet import changed, judged, sides
-from pytest_gpukern.report.fleet import FORMS, Told, named, rows, terminal
+from pytest_gpukern.report import units
+from pytest_gpukern.report.fleet import FORMS, Told, rows, terminal
 from pytest_gpukern.report.fleet_files import NO_RUNS, host_and_index, read_sessions, run_files
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.untrusted_json import FileError, printable
@@ -79,7 +80,7 @@ def _run(known: argparse.Namespace) -> int:
     else:
         exits.show([*terminal(told, exits.width()), *[f"wrote {known.output}"] * (form is not None)])
         if unlisted := sorted(reported - {*listed.values()}) if listed else []:
-            exits.show([f"not in {known.expect}: {named(map(printable, unlisted), _SHOWN)}"])
+            exits.show([f"not in {known.expect}: {units.named(map(printable, unlisted), _SHOWN)}"])
     if found.bad or (change is not None and change.moved.confirmed):
         return exits.BAD
     return exits.UNREADABLE if unreadable else exits.FINE

@@ -121,7 +121,7 @@ class Card:
 
     @property
     def title(self) -> str:
-        return f"{self.name}: {_listed(self.sizes)}" if self.sizes else self.name
+        return f"{self.name}: {units.named(self.sizes, _SHOWN)}" if self.sizes else self.name
 
     @property
     def headline(self) -> str:
@@ -229,13 +229,6 @@ def _passed_in_words(run: RunResults) -> Iterable[str]:
         yield f"{unchecked} without a check"
     if compared:
         yield f"{run.kinds[VerdictKind.SLOWER] or 'none is'} slower"
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Returns `x=512, x=37 and 2 more`."""
-    shown = names[:_SHOWN] if len(names) > _SHOWN + 1 else names
-    left = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {left} more" if left else "")
 
 
 def context(run: RunResults) -> list[str]:

@@ -20,7 +20,6 @@ from pytest_gpukern.report.markdown import unmarked
 from pytest_gpukern.values.untrusted_json import FileError, bounded, printable
 
 _MOST_LINES = 30
-_MOST_NAMES = 5
 _MOST_IN_TABLE = 8
 _LONGEST_TEXT = 300
 _ONE_OF_TWO = "Two cards do not tell which of them is off: neither record nor physical cause says it"
@@ -94,8 +93,8 @@ def _of_finding(finding: Finding, causes: Sequence[Cause] = (), sessions: int = 
     values = {
         "where": where,
         "quoted": shlex.quote(printable(where)),
-        "names": named(finding.names),
-        "on": named(finding.cards),
+        "names": units.named(finding.names),
+        "on": units.named(finding.cards),
         "number": finding.number,
         "of": finding.of,
         **{f"{noun}s": units.counted(finding.number, noun) for noun in ("card", "session")},
@@ -145,13 +144,6 @@ def _confirmed(sessions: int) -> str:
     return f"confirmed by {units.counted(sessions, 'other session')}"
 
 
-def named(items: Iterable[object], most: int = _MOST_NAMES) -> str:
-    """Returns the first names, and counts the others: `node1, node2 and 3 more`."""
-    names = [*map(str, items)]
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
-
-
 class Told(NamedTuple):
     """Holds what the terminal or a file tells of a fleet."""
 
@@ -192,7 +184,7 @@ class Told(NamedTuple):
         if not found.knows_hosts:
             notes.append("hosts that reported nothing cannot be seen: name all in a file, --expect=FILE")
         if others := _other_versions(found.cards):
-            notes.append(f"other versions: {named(others)}")
+            notes.append(f"other versions: {units.named(others)}")
         first, last = (f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}" for moment in found.measured)
         return [*notes, f"measured from {first} to {last} UTC, judged as one time"]
 
@@ -245,7 +237,7 @@ def _other_versions(cards: Iterable[Card]) -> list[str]:
     told = []
     for name, of in by_name.items():
         *others, (usual, _) = sorted(of, key=lambda pair: len(pair[1]))
-        told += [f"{name} {version} on {named(cards)} (most: {usual})" for version, cards in others]
+        told += [f"{name} {version} on {units.named(cards)} (most: {usual})" for version, cards in others]
     return told
 
 
@@ -257,7 +249,7 @@ def _of_change(change: Change) -> Iterator[str]:
         yield f"fixed kernels of each session: {_changes(change.canaries, change.canaries)}"
     if change.versions:
         versions = (
-            f"{name} {named(old) or 'none'} → {named(new) or 'none'}"
+            f"{name} {units.named(old) or 'none'} → {units.named(new) or 'none'}"
             for name, (old, new) in change.versions.items()
         )
         yield f"versions: {', '.join(versions)}"

@@ -108,8 +108,7 @@ def _residual(compared: Sequence[Compared], shift: Shift) -> str:
     if not changed:
         return "no kernel's time changed"
     changed.sort(key=lambda entry: -units.size_of_change(entry[0]))
-    more = f", and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
-    return ", ".join(text for _, text in changed[:_SHOWN]) + more
+    return units.named((text for _, text in changed), _SHOWN)
 
 
 def _left(verdict: Verdict, scale: float) -> float | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterable
 from typing import TypeGuard
 
 from pytest_gpukern.values.result import Value
@@ -101,6 +102,14 @@ def factor(value: float | None) -> str:
 
 def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def named(items: Iterable[object], most: int = 5) -> str:
+    """Returns the first names, and counts the others: `node1, node2 and 3 more`."""
+    names = [*map(str, items)]
+    shown = names[:most] if len(names) > most + 1 else names  # the last one takes no more room than its count
+    left = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {left} more" if left else "")
 
 
 def change(ratio: float | None) -> str:

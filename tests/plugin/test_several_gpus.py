@@ -87,9 +87,8 @@ def test_the_header_names_gpus_of_another_model_which_no_worker_uses(several, py
     result.stdout.fnmatch_lines(
         ["gpukern workers: one on each of GPU-A; not used, being of another model: Old GPU, GPU-old"]
     )
-    several("-n", "auto", "--gpukern-device=GPU-A", there="GPU-A,GPU-old").stdout.no_fnmatch_line(
-        "*not used*"
-    )
+    result = several("-n", "auto", "--gpukern-device=GPU-A", there="GPU-A,GPU-old")
+    result.stdout.no_fnmatch_line("*not used*")
 
 
 def test_more_workers_than_gpus_and_records_of_each_gpu_are_refused(several):

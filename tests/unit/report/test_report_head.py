@@ -68,7 +68,7 @@ def test_the_most_changed_are_named_and_the_others_counted():
     shown = lines(*entries)[-1]
     named = [f"vector_exp/numba.v{ratio}/n=1000" for ratio in (0.5, 1.5, 1.2)]
     assert [name in shown for name in named] == [True] * 3
-    assert shown.endswith(", and 2 more")
+    assert shown.endswith(" and 2 more")
 
 
 def test_without_a_common_shift_no_case_is_named_a_second_time():

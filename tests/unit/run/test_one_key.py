@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,36 +17,30 @@ PARTS = st.text("aé_-.+ ", min_size=1, max_size=3).filter(lambda part: part.str
 FILES = st.lists(PARTS, min_size=1, max_size=3).map(lambda parts: Path(*parts[:-1], f"{parts[-1]}.py"))
 
 
-@pytest.fixture
-def processes(pytestconfig):
-    """Returns tree and rootdir of each process of a run with a rootdir."""
-
-    def of_run(here, there, rootdir, own):
-        """A process that is told no rootdir may find any, `own`."""
-        config = SimpleNamespace(
-            getini=lambda _: [],
-            invocation_params=SimpleNamespace(args=(), plugins=(), dir=here),
-            rootpath=rootdir,
-            pluginmanager=SimpleNamespace(is_blocked=lambda _: False),
-            option=SimpleNamespace(),
-            _parser=pytestconfig._parser,
-        )
-        sessions = sessions_of(config, device=None, environ={})
-        found = [(here, rootdir)]
-        for tree in (here, there):  # measuring and confirming sessions, and those of the other revision
-            begin = sessions.begin(SimpleNamespace(place=Path()), (), moved={str(here): str(tree)})
-            told = [given for given in begin.arguments if given.startswith("--rootdir=")]
-            at = os.path.expandvars(told[-1].removeprefix("--rootdir=")) if told else own
-            found.append((tree, Path(os.path.normpath(tree / at))))
-        return found
-
-    return of_run
+def processes(parser, here, there, rootdir, own):
+    """Returns tree and rootdir of each process of a run; one that is told no rootdir may find any, `own`."""
+    config = SimpleNamespace(
+        getini=lambda _: [],
+        invocation_params=SimpleNamespace(args=(), plugins=(), dir=here),
+        rootpath=rootdir,
+        pluginmanager=SimpleNamespace(is_blocked=lambda _: False),
+        option=SimpleNamespace(),
+        _parser=parser,
+    )
+    sessions = sessions_of(config, device=None, environ={})
+    found = [(here, rootdir)]
+    for tree in (here, there):  # measuring and confirming sessions, and those of the other revision
+        begin = sessions.begin(SimpleNamespace(place=Path()), (), moved={str(here): str(tree)})
+        told = [given for given in begin.arguments if given.startswith("--rootdir=")]
+        at = os.path.expandvars(told[-1].removeprefix("--rootdir=")) if told else own
+        found.append((tree, Path(os.path.normpath(tree / at))))
+    return found
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), files=st.sets(FILES, min_size=1, max_size=4), in_repository=st.booleans())
 def test_all_processes_find_one_name_and_record_of_a_test_and_no_other_tests(
-    tmp_path, processes, data, files, in_repository
+    tmp_path, pytestconfig, data, files, in_repository
 ):
     kind, folder = "git $HOME" if in_repository else "plain $HOME", tmp_path / "all"
     here, there = tmp_path / kind / "here", tmp_path / kind / "base" / "there"
@@ -55,7 +48,7 @@ def test_all_processes_find_one_name_and_record_of_a_test_and_no_other_tests(
         (tree / ".git").mkdir(parents=True, exist_ok=True)
     inside = st.sampled_from([here, *(here / file.parent for file in sorted(files))])
     rootdirs = [data.draw(inside), data.draw(inside)] if in_repository else [here]
-    runs = [processes(here, there, rootdir, data.draw(inside)) for rootdir in rootdirs]
+    runs = [processes(pytestconfig._parser, here, there, rootdir, data.draw(inside)) for rootdir in rootdirs]
     store, paths = Store("compare", directory_override=folder), {}
     for file in files:
         found = set()
