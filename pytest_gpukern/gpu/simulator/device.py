@@ -1,5 +1,6 @@
 """Gives the simulated device the attributes, error classes and events that users read from a real one."""
 
+import time
 from typing import Any
 
 from pytest_gpukern.gpu.simulator.launch import (
@@ -36,7 +37,7 @@ _ERROR_CLASSES = {
 
 
 def mend_device() -> None:
-    """Gives the fake device a name and the usual attributes, and events what they lack; they tell no time."""
+    """Gives the fake device a name and the usual attributes; its events tell the host's time, not -1."""
     from numba.cuda.simulator import api
     from numba.cuda.simulator.cudadrv import devicearray, devices, error
 
@@ -61,8 +62,10 @@ def mend_device() -> None:
     publish("as_cuda_array", as_cuda_array)
     event = original(api, "Event")
     replace(event, "__init__", lambda self, timing=True: None)  # noqa: ARG005 - the real one's signature
+    replace(event, "record", lambda self, stream=0: setattr(self, "recorded_ns", time.perf_counter_ns()))  # noqa: ARG005
+    replace(event, "elapsed_time", lambda start, end: (end.recorded_ns - start.recorded_ns) / 1e6)
     add(event, "query", lambda _: True)
-    publish("event_elapsed_time", original(event, "elapsed_time"))
+    publish("event_elapsed_time", lambda start, end: start.elapsed_time(end))
 
 
 def _from_device(context: Any, name: str) -> Any:
