@@ -66,7 +66,7 @@ def _run(known: argparse.Namespace) -> int:
         unreadable += damaged
         change = changed(before, raising, confirming)
         if change is None:
-            no_card = "holds no card of those after, which are known by their UUIDs"
+            no_card = "holds none of the cards measured later; a card is known by its UUID"
             unreadable.append(FileError(known.before, no_card, "Compare run files of the same cards"))
     told = Told(found, rows(found, unreadable, change), change)
     if form is not None:

@@ -444,7 +444,7 @@ def test_a_card_that_became_slower_than_the_others_is_drained(fleet, capsys):
     fleet(folder="others", judge=False, hosts=1, first=40)
     status, out = fleet("--before=others", hosts=0)
     assert status == 3
-    assert first_lines(out, "UNREADABLE")[0].startswith("others: holds no card of those after")
+    assert first_lines(out, "UNREADABLE")[0].startswith("others: holds none of the cards measured later")
     Path("none").mkdir()
     assert cli.main(["fleet", "runs", "--before=none"]) == 3
     assert "none" in capsys.readouterr().err

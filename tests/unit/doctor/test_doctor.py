@@ -112,7 +112,7 @@ def test_a_driver_that_gives_no_gpu_is_an_error_which_a_reboot_may_mend():
         (with_versions(cupy_cuda12x="14.2.0"), Level.ERROR, "cupy", "overwrite"),
         (with_versions(cupti_python="12.8.0"), Level.WARNING, "cupti-python", "is for CUDA 12"),
         (with_versions(cuda_bindings="14.0.0"), Level.ERROR, "cuda-bindings", "is for CUDA 14"),
-        (with_versions(pynvml="11.5.3"), Level.WARNING, "nvidia-ml-py", "a module pynvml, too"),
+        (with_versions(pynvml="11.5.3"), Level.WARNING, "nvidia-ml-py", "both bring a module pynvml"),
         (
             dataclasses.replace(HEALTHY, cuda=(12, 8), versions={"cupy-cuda13x": "14.2.0"}, nvcc=None),
             Level.ERROR,
