@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pytest_gpukern.cli import exits
+from pytest_gpukern.cli.suites import plugin_options
 from pytest_gpukern.gpu.errors import DeviceError
 from pytest_gpukern.gpu.selection import missing_gpu_reason
 from pytest_gpukern.package import FOLDER
@@ -81,9 +81,7 @@ def pytest_command(file: Path, known: argparse.Namespace) -> list[str]:
     ]
     if known.device is not None:
         options.append(f"--gpukern-device={known.device}")
-    if not importlib.metadata.entry_points(group="pytest11", name="gpukern"):  # a checkout, not installed
-        options += ["-p", "pytest_gpukern.plugin"]
-    return [sys.executable, "-m", "pytest", str(_TESTS), *options]
+    return [sys.executable, "-m", "pytest", str(_TESTS), *options, *plugin_options()]
 
 
 def render(run: RunResults, conclusions: targets.Conclusions, *, width: int) -> list[str]:

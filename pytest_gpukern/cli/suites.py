@@ -6,6 +6,7 @@ Every card is measured by a process that `started` starts, on this host or in a 
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import importlib.util
 import os
 import signal
@@ -156,6 +157,12 @@ class Run:
         said = f": {last_lines(self.output)}" if self.output else ""
         ended = f"its pytest ended {end_in_words(status)}"
         raise NoRunError(f"{ended}{', and wrote no file' * (status in RAN)}{said}", status or BAD)
+
+
+def plugin_options() -> list[str]:
+    """Returns the options of pytest that load this plugin where it is not installed, as in a checkout."""
+    installed = importlib.metadata.entry_points(group="pytest11", name="gpukern")
+    return [] if installed else ["-p", "pytest_gpukern.plugin"]
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.metadata
 import os
 import shlex
 import signal
@@ -14,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_gpukern.cli.suites import REPORT, Asked, UsageError
+from pytest_gpukern.cli.suites import REPORT, Asked, UsageError, plugin_options
 from pytest_gpukern.package import FOLDER, SUITES
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.backend_table import select_the_host_only
@@ -122,9 +121,7 @@ def command(options: Sequence[str], tests: Sequence[str] = ()) -> list[str]:
     ours = [*chosen, f"--rootdir={folder.parent}", "--gpu-benchmark", "-p", "no:cacheprovider"]
     # Numba's own, of a vectorize on the host; a checkout's configuration is quiet about it.
     ours += ["-W", "ignore:The keyword argument 'nopython=False':DeprecationWarning"]
-    if not importlib.metadata.entry_points(group="pytest11", name="gpukern"):  # an uninstalled checkout
-        ours += ["-p", "pytest_gpukern.plugin"]
-    return [sys.executable, "-m", "pytest", *ours, *options]
+    return [sys.executable, "-m", "pytest", *ours, *plugin_options(), *options]
 
 
 def suites_folder() -> Path:

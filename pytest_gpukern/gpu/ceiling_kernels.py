@@ -1,8 +1,8 @@
 """Measures the ceilings of the pinned device, and launches its canaries.
 
-A ceiling is how fast the device copies or computes at best: the fastest of several samples. A
-disturbance (rising clocks, another process, a memory refresh) makes a sample slower, never faster. Only the
-timer's error could make it faster, and it is small: an event costs about 3 µs, a sample at least 1 ms.
+A ceiling is how fast the device copies or computes at best: the fastest of several samples. A disturbance
+(rising clocks, another process, a memory refresh) makes a sample slower, never faster. Only the timer's error
+could make it faster, and it is small: an event costs about 3 µs, a sample at least 1 ms.
 
 A canary is a kernel that does the same work in every session. If its time changes, the machine changed.
 """

@@ -25,7 +25,7 @@ from pytest_gpukern.values.untrusted_json import bounded, printable
 DIRECTORY_VARIABLE = "GPUKERN_LOCK_DIR"
 _COMMAND_LENGTH = 80
 _ENTRY_BYTES, _LONGEST = 4096, 300
-_NESTED = "a measured call must not run what measures there, too"
+_NESTED = "a measured call must not start another measurement"
 # Everybody may write into the folder: never follow a link that somebody has put there.
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -77,10 +77,12 @@ class DeviceLock:
             if self._path in _held:
                 _held[self._path].count += 1
                 return
-            started, announced = time.monotonic(), False
-            while (fd := self._try()) is None:
+            started, announced, fd = time.monotonic(), False, self._try()
+            # An ancestor may wait for us, so we would wait forever.
+            above = [*map(str, ancestors())] if fd is None and timeout_s is None else []
+            while fd is None:
                 waited_s, (pid, other) = time.monotonic() - started, self.holder()
-                if timeout_s is None and pid in map(str, ancestors()):
+                if pid in above:
                     raise DeviceError(f"{self._in_use(other)}, which started this process: {_NESTED}")
                 if timeout_s is not None and waited_s >= timeout_s:
                     raise DeviceLockTimeout(f"{self._in_use(other)}; gave up after {timeout_s:g} s")
@@ -89,6 +91,7 @@ class DeviceLock:
                     on_wait(self._in_use(other))
                     announced = True
                 time.sleep(poll_s)
+                fd = self._try()
             write_holder(fd, _this_process())
             _held[self._path] = _Acquired(fd)
 

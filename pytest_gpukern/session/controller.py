@@ -594,11 +594,9 @@ class Controller:
         undisturbed = captures(self._config) and not (option("usepdb", False) or option("trace", False))
         smart = os.environ.get("TERM", "dumb") != "dumb"
         in_place = getattr(reporter, "isatty", False) and undisturbed and smart
-        # It is written past pytest, which escapes what a stream cannot encode.
-        encoding = (
-            getattr(getattr(getattr(reporter, "_tw", None), "_file", None), "encoding", None) or "utf-8"
-        )
-        in_place = in_place and encoding.lower() in ("utf-8", "utf8")
+        if in_place:  # it is written past pytest, which escapes what a stream cannot encode
+            encoding = getattr(reporter._tw._file, "encoding", None) or "utf-8"
+            in_place = encoding.lower() in ("utf-8", "utf8")
         return Progress(reporter, in_place=in_place, quiet=self._config.get_verbosity() < 0)
 
     def _show_progress(self, what: str) -> None:

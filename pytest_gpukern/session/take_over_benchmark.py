@@ -200,6 +200,7 @@ def _ignored(item: pytest.Item) -> tuple[str, ...]:
     mark = item.get_closest_marker("benchmark")
     names = [name for name in (mark.kwargs if mark is not None else ()) if name != "group"]
     unused = f"pytest.mark.benchmark({', '.join(names)}) has no effect: pytest-benchmark's loop does not run"
+    of_mark = [unused] if names else []
     profiles = item.config.getoption("benchmark_cprofile", default=None)
-    of_option = "--benchmark-cprofile: tests measured on the GPU are not profiled"
-    return (*[unused] * bool(names), *[of_option] * bool(profiles))
+    of_option = ["--benchmark-cprofile: tests measured on the GPU are not profiled"] if profiles else []
+    return (*of_mark, *of_option)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpukern.cli import main as cli
-from pytest_gpukern.cli import validate
+from pytest_gpukern.cli import suites, validate
 from pytest_gpukern.package import __version__
 
 PROJECT = Path(__file__).parents[2]
@@ -99,7 +99,7 @@ def test_the_table_of_commands_loads_the_standard_library_only():
 
 
 def test_validate_needs_no_entry_point_in_a_checkout(monkeypatch):
-    monkeypatch.setattr(validate.importlib.metadata, "entry_points", lambda **_: [])
+    monkeypatch.setattr(suites.importlib.metadata, "entry_points", lambda **_: [])
     monkeypatch.setattr(validate.subprocess, "call", lambda command: command)
     command = validate.validate(["-k", "x"])
     assert command[-5:-1] == ["-p", "pytest_gpukern.plugin", "-k", "x"]
