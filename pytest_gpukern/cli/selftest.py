@@ -35,13 +35,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         f"results are held against targets. A target that is missed is something wrong. {exits.STATUSES}"
     )
     add = parser.add_argument
-    add(
-        "-o",
-        "--output",
-        type=_json_file,
-        metavar="FILE.json",
-        help="keep what was measured, as the file of a run, which gpukern report and gpukern compare read",
-    )
+    kept = "keep what was measured, as the file of a run, which gpukern report and gpukern compare read"
+    add("-o", "--output", type=_json_file, metavar="FILE.json", help=kept)
     add("--sessions", type=_sessions, default=_SESSIONS, help=f"sessions, at least 2 (default: {_SESSIONS})")
     add("--device", help="which GPU, as for pytest's --gpukern-device")
     parser.set_defaults(run=_run)

@@ -117,9 +117,7 @@ def _libraries(machine: Machine) -> Iterator[Advice]:
         yield Advice(Level.NOTE, "pycuda", text, remedy)
     pynvml = _version(machine, "pynvml")
     if pynvml is not None and pynvml.major < 12:
-        text = (
-            f"pynvml {pynvml} and nvidia-ml-py both bring a module pynvml: the last one installed wins"
-        )
+        text = f"pynvml {pynvml} and nvidia-ml-py both bring a module pynvml: the last one installed wins"
         yield Advice(Level.WARNING, "nvidia-ml-py", text, "pip uninstall pynvml; pip install -U nvidia-ml-py")
     for name, problem in machine.backends.items():
         if problem is not None:
