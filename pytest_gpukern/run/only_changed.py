@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import statistics
 from collections.abc import Callable
 
 from pytest_gpukern.baseline.record import RecordedLaunches
+from pytest_gpukern.measure.measure import rule_for
 from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.run.spine import Evidence, TimedScope, with_facts
 from pytest_gpukern.values.backend_table import distributions_of_others
@@ -13,27 +16,32 @@ from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import CaseInfo, Measurement, Result, Verdict, plain
 from pytest_gpukern.values.verdict_table import VerdictKind
 
-_SAMPLES = 3
-"""Enough to see whether all calls launch the same."""
-
 
 def is_as_recorded(
     timed: TimedScope, evidence: Evidence, measured: Callable[[TimedScope], list[Measurement]]
 ) -> bool:
-    """Returns whether the launches of a scope are those on record; then the evidence says so.
+    """Returns whether a scope does what is on record; then the evidence says so.
 
     Machine code, launch shapes and their order have to be those of the newest recorded session, and so have
     libraries, driver, the card's model and its clock and power policy, the problem's version and the point.
     Another card of the model may do. A kernel whose machine code is not known is timed.
+
+    No timer sees a kernel's arguments, such as a number of rounds, nor what a closure holds. So the fewest
+    samples have to agree with the recorded time within half the threshold, as for two revisions.
     """
     environment = timed.context.environment
     if timed.scope != "kernel" or not timed.on_gpu:
         return False
-    probe, *_ = measured(dataclasses.replace(timed, count=_SAMPLES))
+    fewest = rule_for(timed.call_ns).min_samples
+    probe, *_ = measured(dataclasses.replace(timed, count=fewest if timed.count is None else timed.count))
     result = with_facts(dataclasses.replace(evidence.result, measurements=(probe,)), environment)
-    if probe.invalid is not None or not _does_the_same(result, probe, environment):
+    threshold = timed.context.marker.threshold or environment.settings.threshold
+    if probe.invalid is not None or not _does_the_same(result, probe, environment, threshold):
         return False
-    reason = "machine code, launches, libraries, driver and clocks are as recorded; not timed"
+    reason = (
+        "machine code, launches, libraries, driver and clocks are as recorded, and "
+        f"{probe.summary.n} samples are within half the threshold; not timed further"
+    )
     evidence.add(
         kernels=result.kernels,
         autotuned=result.autotuned,
@@ -42,18 +50,22 @@ def is_as_recorded(
     return True
 
 
-def _does_the_same(result: Result, probe: Measurement, environment: Environment) -> bool:
+def _does_the_same(result: Result, probe: Measurement, environment: Environment, threshold: float) -> bool:
     case, gpu = result.case, environment.gpu
     baseline = environment.store.baseline(case, gpu.model_key(on_gpu=True))
     now, before = RecordedLaunches.of(result), baseline.launches(case.id, probe.key)
     if before is None or not now.order or now != before:
         return False
-    newest = max(baseline.past(case.id, probe.key), key=lambda time: time.recorded)
+    past = baseline.past(case.id, probe.key)
+    newest = max(past, key=lambda time: time.recorded)
+    ratio = probe.summary.median_ns / statistics.median(time.median_ns for time in past)
     point = (newest.conditions.problem_version, newest.conditions.measured_point)
     return (
         all(kernel.machine_code_sha256 is not None for kernel in now.kernels)
         and point == (case.problem_version, plain(case.measured_point))
         and _machine(result.fingerprint, case) == _machine(newest.fingerprint, case)
+        and 0 < ratio
+        and abs(math.log(ratio)) <= math.log1p(threshold) / 2
     )
 
 
