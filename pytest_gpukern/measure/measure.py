@@ -187,6 +187,11 @@ _LEAST_S = 4e-4
 """Assumed time of an execution with its launches, flush and records, until it is known."""
 _FEWEST_BATCHES = 3
 """Samples of one batch may share something that other batches do not."""
+_ONE_REFILLED_IN = 5
+"""One of so many batches fills all outputs ahead of each execution: a call may be quick where it finds its
+own answer. Its first place is drawn, behind the batch that shows on which streams a call works."""
+_SAME_SHARE, _SAME_NS = 0.1, 1000.0
+"""Times on other contents may differ by so much, or by so many nanoseconds."""
 _GAP_SPREAD = 0.5
 """Relative standard deviation of a gap between two kernels of a call: on H200s the 1.2 µs gap in a small
 matrix product varied by 0.8 µs from batch to batch and from process to process."""
@@ -209,6 +214,7 @@ class Samples:
         self.invalid_samples = 0
         self.invalid: str | None = None
         self.stopped: str | None = None
+        self.by_contents: dict[tuple[bool, bool], list[float]] = {}
         self._launch_included = False
         self._settled = 0  # number of samples that count for good
 
@@ -224,6 +230,19 @@ class Samples:
         self.notes.update(dict.fromkeys(batch.notes))
         self.iterations = batch.iterations
         self.executions_a_sample = max(1, executions // len(batch.samples_ns))
+
+    def note_contents(self, batch: Batch, *, refilled: bool, again: bool = False) -> None:
+        """Notes the samples of a batch by whether its outputs were filled ahead of each execution."""
+        place = batch.launch_included, refilled
+        self.by_contents[place] = [*(() if again else self.by_contents.get(place, ())), *batch.samples_ns]
+
+    def times_by_contents(self) -> tuple[float, float] | None:
+        """Returns the medians over what calls left, and over what we filled in; None without both."""
+        both = [self.by_contents.get((self._launch_included, refilled)) for refilled in (False, True)]
+        if not all(both):
+            return None
+        over_its_own, refilled = (statistics.median(samples or ()) for samples in both)
+        return over_its_own, refilled
 
     @property
     def jitter_ns(self) -> float:
@@ -252,6 +271,10 @@ class Samples:
         return hopeless is not None
 
 
+def _apart(one_ns: float, other_ns: float) -> bool:
+    return abs(one_ns - other_ns) > max(_SAME_NS, _SAME_SHARE * min(one_ns, other_ns))
+
+
 @dataclass
 class Sampler:
     """Takes samples of a warm and checked call until the stopping rule says why to stop.
@@ -270,6 +293,7 @@ class Sampler:
         traffic_bytes: declared bytes of the work, copied into the result, as `flops` are.
         beside: whether the number is kept beside a main timer's.
         clock: seconds, for the time budget.
+        draw: decides which batches are refilled.
     """
 
     executions: Executions
@@ -285,6 +309,7 @@ class Sampler:
     flops: float | None = None
     beside: bool = False
     clock: Callable[[], float] = time.monotonic
+    draw: random.Random = field(default_factory=random.Random)
     sampling: Samples = field(default_factory=Samples)
 
     @property
@@ -300,18 +325,20 @@ class Sampler:
         """
         last = self._sample()
         # Only now does the timer know all batches.
-        return self.finished(None if self.beside else self.timer.suspicion(last))
+        return self.finished(None if self.beside else self.timer.suspicion(last) or self._contents_matter())
 
     def _sample(self) -> Iteration:
         rule, timer, sampling = self.rule, self.timer, self.sampling
         chosen = random.randrange(rule.min_samples) + 1 if self.inspect is not None else 0
+        refilled_at = self.draw.randrange(1, _FEWEST_BATCHES)
         # In a graph nothing is flushed between calls, so they are cold only on all sets in turn.
         turn = self.executions.buffer_sets if self.cold and not timer_row(timer.name).flushes else 1
         executed, started = 0, self.clock()
         while True:
             size = self._size(executed, self.clock() - started, chosen)
             self._before()
-            taken = self.executions.take(max(1, size // turn) * turn, cold=self.cold)
+            refills = len(sampling.batches) % _ONE_REFILLED_IN == refilled_at
+            taken = self._taken(max(1, size // turn) * turn, refills=refills)
             with untraced():
                 batch = self._collected(taken)
             executed += len(taken)
@@ -328,10 +355,38 @@ class Sampler:
             look = self._look(batch, last=stopped is not None)
             if look.fault is None:
                 sampling.settle(stopped, settled=look.settled)
+                sampling.note_contents(batch, refilled=refills)
             elif not sampling.give_up(look.fault, look.hopeless):
                 self._collected(self.executions.take(turn, cold=self.cold))  # it rested
             if sampling.stopped is not None:
                 return taken[-1]
+
+    def _taken(self, count: int, *, refills: bool) -> list[Iteration]:
+        taken = self.executions.take(count, cold=self.cold)
+        refills = refills and timer_row(self.timer.name).refills and not self.beside
+        return [iteration.refilled() for iteration in taken] if refills else taken
+
+    def _contents_matter(self) -> str | None:
+        """Says that a call takes another time where it does not find what it left itself, or returns None.
+
+        A second draw has to agree, since anything may disturb one batch.
+        """
+        sampling = self.sampling
+        first = sampling.times_by_contents()
+        if first is None or not _apart(*first):
+            return None
+        for refills in self.draw.sample([False, True], 2):
+            size = max(sampling.batches)
+            batch = self._collected(self._taken(size, refills=refills))
+            sampling.note_contents(batch, refilled=refills, again=True)
+        again = sampling.times_by_contents()
+        if again is None or not _apart(*again) or (first[0] < first[1]) != (again[0] < again[1]):
+            return None
+        over_its_own, refilled = (f"{time_ns / 1e3:.3g} µs" for time_ns in again)
+        return (
+            f"its time depends on what its outputs hold: {refilled} where we filled them just before, "
+            f"{over_its_own} over what the call before left; it must do its work whatever they hold"
+        )
 
     def take(self, iteration: Iteration, *, last: bool) -> None:
         """Takes one sample of what is executed only once.

@@ -521,11 +521,11 @@ class Rotation:
                 poison()
 
         launches = 2 + warms + len(self.last.dataset.specs) * (cold or warms or self._updates)
-        return self._iteration(call, before if warms or poisons else None, launches)
+        refill = poison if self._poisons and self._stream is not None and not poisons else None
+        return self._iteration(call, before if warms or poisons else None, launches, refill)
 
-    def _iteration(
-        self, call: Callable[[], Any], before: Callable[[], Any] | None, launches: int
-    ) -> Iteration:
+    def _iteration(self, call: Callable[[], Any], *others: Any) -> Iteration:
         """Returns an execution; if the call updates its arrays, each repeat begins with `before`."""
-        again = functools.partial(self._iteration, call, before, launches) if self._updates else None
-        return Iteration(call, before, again, launches)
+        before, launches, refill = others
+        again = functools.partial(self._iteration, call, *others) if self._updates else None
+        return Iteration(call, before, again, launches, refill)

@@ -64,7 +64,7 @@ def _does_the_same(result: Result, probe: Measurement, environment: Environment,
         all(kernel.machine_code_sha256 is not None for kernel in now.kernels)
         and point == (case.problem_version, plain(case.measured_point))
         and _machine(result.fingerprint, case) == _machine(newest.fingerprint, case)
-        and 0 < ratio
+        and ratio > 0
         and abs(math.log(ratio)) <= math.log1p(threshold) / 2
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -548,6 +549,7 @@ class TimedScope:
             traffic_bytes=None if launch else self.work_bytes,
             flops=None if launch else self.work_flops,
             beside=beside,
+            draw=random.Random(str(self.context.environment.poisons)),
         )
 
     def trace(self, stream: Any) -> Trace:

@@ -24,6 +24,8 @@ class TimerRow(NamedTuple):  # made in a sixth of a dataclass's time, in every r
         prior_spread_of_devices: the same between devices of a model, which are usually in different hosts
             too.
         step_ns: the steps of its readings; of medians that agree to the step the spread is smaller, not zero.
+        refills: whether we may fill outputs on the timed stream ahead of a call: it finds calls that work on
+            another stream, where the two could meet.
         auto: its place among the timers that `auto` tries; None where it is taken only when asked for.
     """
 
@@ -34,6 +36,7 @@ class TimerRow(NamedTuple):  # made in a sixth of a dataclass's time, in every r
     step_ns: float
     device_timed: bool = True
     flushes: bool = True
+    refills: bool = False
     auto: int | None = None
 
 
@@ -44,6 +47,7 @@ TIMERS = {
         prior_spread=0.007,
         prior_spread_of_devices=0.02,
         step_ns=32.0,
+        refills=True,
         auto=0,
     ),
     "event": TimerRow(
@@ -58,6 +62,7 @@ TIMERS = {
         timer_class="pytest_gpukern.timers.graph:GraphTimer",
         label="graphs",
         flushes=False,
+        refills=True,
         prior_spread=0.006,
         prior_spread_of_devices=0.06,
         step_ns=1.0,

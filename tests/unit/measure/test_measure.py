@@ -488,6 +488,62 @@ def test_measuring_ends_if_inspecting_outputs_fails():
     assert 1 <= len(executed) <= 10
 
 
+# what outputs hold
+
+
+class AnsweringTimer(FakeTimer):
+    """Times calls by whether `full` says that they find what was filled in, and not the answer before."""
+
+    def __init__(self, name, working_ns, skipping_ns=1000.0, spoilt=0):
+        super().__init__(name)
+        self.times, self.spoilt, self.refilled = (skipping_ns, working_ns), spoilt, []
+
+    def collect(self, iterations, *, cold):
+        filled = all(iteration.before is not None for iteration in iterations)
+        self.refilled.append(filled)
+        disturbed = self.spoilt == len(self.refilled)
+        return Batch([self.times[filled] * (3 if disturbed else 1)] * len(iterations))
+
+
+class Refillable(Repeated):
+    def take(self, count, *, cold):
+        return [Iteration(nothing, refill=nothing)] * count
+
+
+DEPENDS = "its time depends on what its outputs hold: 30 µs where we filled them just before, 7 µs over what"
+
+
+@pytest.mark.parametrize(
+    ("timer", "invalid"),
+    [
+        (AnsweringTimer("cupti", 30_000.0, 7_000.0), DEPENDS),
+        (AnsweringTimer("graph", 30_000.0, 7_000.0), DEPENDS),
+        (AnsweringTimer("event", 30_000.0, 7_000.0), None),  # which does not see on which stream it works
+        (AnsweringTimer("cupti", 1_900.0), None),  # less than a microsecond
+        (AnsweringTimer("cupti", 108_000.0, 100_000.0), None),  # less than a tenth
+        (AnsweringTimer("cupti", 2_000.0, 2_000.0, spoilt=2), None),  # a second draw does not agree
+    ],
+)
+def test_a_call_whose_time_depends_on_what_its_outputs_hold_is_invalid(timer, invalid):
+    rule, draw = StoppingRule(0, 30, 300), random.Random(2)
+    assert draw.randrange(1, 3) == 1
+    found = sampled(timer, executions=Refillable(nothing), rule=rule, draw=random.Random(2))
+    assert (found.invalid or "").startswith(invalid or "")
+    assert bool(found.invalid) == bool(invalid)
+    if timer.name != "event":
+        batches = [bool(number % 5 == 1) for number in range(len(timer.refilled))]
+        assert timer.refilled[:6] == batches[:6], "a fifth of the batches, and never the first"
+
+
+def test_nothing_is_refilled_beside_another_timer_or_where_nothing_can_be():
+    for timer, executions, beside in (
+        (AnsweringTimer("cupti", 30_000.0), Refillable(nothing), True),
+        (AnsweringTimer("cupti", 30_000.0), Repeated(nothing), False),
+    ):
+        sampled(timer, executions=executions, rule=StoppingRule(0, 30, 300), beside=beside)
+        assert not any(timer.refilled)
+
+
 # graphs
 
 

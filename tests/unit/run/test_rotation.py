@@ -67,6 +67,13 @@ def test_hot_executions_stay_for_eight_behind_one_that_warms_and_is_then_poisone
     assert log == [*one_stay(0), *one_stay(1), *one_stay(2)]
 
 
+def test_refilled_hot_executions_find_the_poison_each_and_cold_ones_do_so_anyway(log):
+    hot, cold = rotation(log).take(3, cold=False), rotation(log).take(2, cold=True)
+    execute(iteration.refilled() for iteration in hot)
+    assert log == ["call 0", *["poison 0", "call 0"] * 3]
+    assert [iteration.refilled() for iteration in cold] == cold
+
+
 def test_the_first_hot_execution_of_a_batch_is_warmed_whoever_ran_before(log):
     """A batch may begin in the middle of a stay, after a flush or another set's work."""
     executions = rotation(log)
