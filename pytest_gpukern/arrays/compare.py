@@ -74,15 +74,31 @@ _CHUNK = 1 << 17
 """Elements of a piece; a multiple of four, so each piece begins with the first byte of the poison."""
 
 
-def draw_poisons(seed: int | str) -> tuple[int, int]:
-    """Draws two words like `POISONS`, which no kernel can know beforehand."""
+def draw_poisons(seed: int | str) -> tuple[int, ...]:
+    """Draws the words that outputs hold before checked launches, in turn; no kernel can know them beforehand.
+
+    The first two are like `POISONS`. A kernel may work only where an output is NaN: so the others are a large
+    number, which float16 can hold, zero, and a large number of the other sign.
+    """
     draw = random.Random(f"poisons {seed}")
     while True:
         highs, lows = draw.sample(range(8), 2), draw.sample(range(64), 2)
         one = (0x7FF8 + highs[0]) << 16 | 0x7FC0 + lows[0]
         other = (0xFFF8 + highs[1]) << 16 | 0xFFC0 + lows[1]
-        if not {one, other} & {INPUT_GUARD, OUTPUT_GUARD}:
-            return (one, other) if draw.random() < 0.5 else (other, one)
+        large = (0x7B00 + draw.randrange(256)) << 16 | 0x7B00 + draw.randrange(256)
+        nans, numbers = [one, other], [large, large | 0x8000_8000]
+        if not {*nans, *numbers} & {INPUT_GUARD, OUTPUT_GUARD}:
+            draw.shuffle(nans)
+            draw.shuffle(numbers)
+            return *nans, numbers[0], 0, numbers[1]
+
+
+def disturbed(answer: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Returns an old answer with noise: one bit of each element is flipped, of floats by an eighth or so."""
+    bits = answer.view(answer.real.dtype) if answer.dtype.kind == "c" else answer
+    size = bits.dtype.itemsize
+    mask = {1: 1 << 2, 2: 1 << 7, 4: 1 << 20, 8: 1 << 49}[size]
+    return (bits.view(f"u{size}") ^ mask).view(answer.dtype)
 
 
 @dataclass(frozen=True)

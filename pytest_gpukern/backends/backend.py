@@ -116,7 +116,7 @@ class Backend:
     stream: Any = None
     timed_stream: Any = None
     notes: tuple[str, ...] = ()
-    poisons: tuple[int, int] = POISONS
+    poisons: tuple[int, ...] = POISONS
     workspace_type: type[Any]
 
     def workspace(

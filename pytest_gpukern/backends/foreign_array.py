@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import math
@@ -179,7 +180,7 @@ def users_array(value: Any) -> UsersArray | None:
     """
     import numpy as np
 
-    if isinstance(value, np.generic) or hasattr(value, "__dask_graph__"):
+    if isinstance(value, (np.generic, type)) or hasattr(value, "__dask_graph__"):
         return None
     read_as: tuple[str, ...] = ()
     if hasattr(value, "detach") and hasattr(value, "is_cuda"):
@@ -247,13 +248,16 @@ class Argument(NamedTuple):
 
 
 def leaves(place: str, value: Any) -> Iterator[Argument]:
-    """Yields a value, or the items of a tuple, list or dict, each with its place."""
+    """Yields a value, or the items of a tuple, list, dict or dataclass, each with its place."""
     if isinstance(value, (tuple, list)):
         for number, item in enumerate(value):
             yield from leaves(f"{place}[{number}]", item)
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from leaves(f"{place}[{key!r}]", item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type) and not hasattr(value, "__array__"):
+        for field in dataclasses.fields(value):
+            yield from leaves(f"{place}.{field.name}", getattr(value, field.name, None))
     else:
         yield Argument(place, value)
 

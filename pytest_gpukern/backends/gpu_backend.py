@@ -83,7 +83,7 @@ class CudaWorkspace:
         outputs: Mapping[str, Output],
         wrap: Callable[[DeviceArray], Any],
         placed: Mapping[str, Placement] | None = None,
-        poisons: tuple[int, int] = comparison.POISONS,
+        poisons: tuple[int, ...] = comparison.POISONS,
         wrap_input: Callable[[DeviceArray], Any] | None = None,
     ) -> None:
         placed = placed or {}
@@ -159,12 +159,11 @@ class CudaWorkspace:
         """Compares on the device, or on the host if no kernel of ours fits dtype or strides."""
         place = self._place(output)
         if place.strides is None and place.nbytes:
-            compared = compare_on_device(
-                self._runtime, place.pointer, place.shape, place.dtype, expected, tolerance, self._poison
-            )
+            form, poison = (place.pointer, place.shape, place.dtype), self._poison or None
+            compared = compare_on_device(self._runtime, *form, expected, tolerance, poison)
             if compared is not None:
                 return compared
-        return comparison.compare(self.fetch(output), expected, tolerance, poison=self._poison)
+        return comparison.compare(self.fetch(output), expected, tolerance, poison=self._poison or None)
 
     def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         return self._place(output).fetch(into)

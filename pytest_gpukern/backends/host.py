@@ -118,7 +118,7 @@ class HostWorkspace:
         inputs: Mapping[str, Any],
         outputs: Mapping[str, Output],
         placed: Mapping[str, Placement] | None = None,
-        poisons: tuple[int, int] = comparison.POISONS,
+        poisons: tuple[int, ...] = comparison.POISONS,
     ) -> None:
         import numpy as np
 
@@ -183,7 +183,7 @@ class HostWorkspace:
     def compare(
         self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance
     ) -> comparison.Comparison:
-        return comparison.compare(self._bound[output], expected, tolerance, poison=self._poison)
+        return comparison.compare(self._bound[output], expected, tolerance, poison=self._poison or None)
 
     def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         import numpy as np

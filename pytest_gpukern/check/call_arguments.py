@@ -7,11 +7,16 @@ import functools
 import inspect
 import itertools
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 from pytest_gpukern.backends.foreign_array import Argument, leaves, users_array
 from pytest_gpukern.values.nearest import did_you_mean
+
+_PACKAGE = __name__.partition(".")[0]
 
 
 class DeclarationError(ValueError):
@@ -29,31 +34,85 @@ def arguments_of(
     return [*map(Argument, places, args), *map(Argument._make, kwargs.items())]
 
 
-def captured_by(function: Any) -> Iterator[Any]:
-    """Yields what a callable can reach: closure variables, globals that it names, the arguments of a partial,
-    and the object of a method with its attributes."""
-    if isinstance(function, functools.partial):
-        yield from function.args
-        yield from function.keywords.values()
-        yield from captured_by(function.func)
-        return
-    owner = getattr(function, "__self__", None)
-    if owner is not None:
-        yield owner
-        yield from getattr(owner, "__dict__", {}).values()
-    function = getattr(function, "__func__", function)
-    code, names = getattr(function, "__code__", None), getattr(function, "__globals__", {})
-    for cell in getattr(function, "__closure__", None) or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
-    for name in code.co_names if code is not None else ():
-        if name in names:
-            yield names[name]
+_MOST_REACHED = 1000
+"""Objects that we look into, and items of a container; more are data of a program, and no arguments."""
 
 
-_PLACE = re.compile(r"(-?\d+|[^\W\d]\w*)((?:\[[^\[\]]+\])*)")
+def captured_by(value: Any, place: str = "") -> Iterator[Argument]:
+    """Yields what a callable, or another object, can reach, each with its place.
+
+    That are closure variables, globals that a function names, its defaults, the arguments of a partial, the
+    object of a method, and attributes. We look into functions and objects among these, but not into those of
+    libraries.
+    """
+    todo, seen = [Argument(place, value)], {id(value)}
+    for number in range(_MOST_REACHED):
+        if number >= len(todo):
+            return
+        for reached in held_by(*todo[number]):
+            yield reached
+            container = isinstance(reached.value, (tuple, list, dict))
+            if container and len(reached.value) > _MOST_REACHED:
+                continue
+            for leaf in leaves(*reached):
+                if id(leaf.value) in seen:
+                    continue
+                seen.add(id(leaf.value))
+                if container:
+                    yield leaf
+                if not _is_of_a_library(leaf.value):
+                    todo.append(leaf)
+
+
+def held_by(place: str, value: Any) -> Iterator[Argument]:
+    """Yields what a function, a partial, a method, a kernel or any other object holds itself."""
+    if isinstance(value, functools.partial):
+        yield from (Argument(f"partial argument {n}", held) for n, held in enumerate(value.args))
+        yield from map(Argument._make, value.keywords.items())
+        value = value.func
+    value = getattr(getattr(value, "dispatcher", value), "py_func", value)  # Numba's kernel
+    if inspect.ismethod(value):
+        yield Argument(place or "self", value.__self__)
+        yield from held_by(place or "self", value.__self__)
+        value = value.__func__
+    if not inspect.isfunction(value):
+        named = {**getattr(value, "__dict__", {})}
+        slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+        named |= {name: getattr(value, name) for name in slots if hasattr(value, name)}
+        yield from (Argument(f"{place}.{name}".removeprefix("."), held) for name, held in named.items())
+        value = type(value).__call__ if callable(value) else None
+        if not inspect.isfunction(value):
+            return
+    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+        with suppress(ValueError):  # not assigned yet
+            yield Argument(name, cell.cell_contents)
+    codes = [value.__code__]
+    for code in codes:  # a lambda within is reached, too
+        codes += [constant for constant in code.co_consts if inspect.iscode(constant)]
+        yield from (
+            Argument(name, value.__globals__[name]) for name in code.co_names if name in value.__globals__
+        )
+    for name, parameter in inspect.signature(value).parameters.items():
+        if parameter.default is not parameter.empty:
+            yield Argument(name, parameter.default)
+
+
+def _is_of_a_library(value: Any) -> bool:
+    """Says whether we look into nothing of a value: a module, a class, an array, what a library defines."""
+    kernel = getattr(value, "py_func", None)
+    owner = value if inspect.isroutine(value) else type(value)
+    if isinstance(value, (functools.partial, SimpleNamespace)) or inspect.isfunction(kernel):
+        return False
+    if inspect.ismodule(value) or inspect.isclass(value) or users_array(value) is not None:
+        return True
+    name = getattr(owner, "__module__", None) or ""
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    top = name.partition(".")[0]
+    return top in sys.stdlib_module_names or top == _PACKAGE or "-packages" in file
+
+
+_STEP = re.compile(r"\[([^\[\]]+)\]|\.([^\W\d]\w*)")
+_PLACE = re.compile(rf"(-?\d+|[^\W\d]\w*)((?:{_STEP.pattern})*)")
 
 
 def declared_arguments(
@@ -67,7 +126,7 @@ def declared_arguments(
     """Returns the arguments that a marker's option names, by position from either end or by name.
 
     The name of a positional argument works if the function has a signature. A place in a tuple, list or dict
-    may follow; without one, all arrays in the container are meant.
+    may follow, or an attribute; without one, all arrays in a container or a dataclass are meant.
 
     Raises:
         DeclarationError: the call has no such argument, or one is named twice.
@@ -95,7 +154,7 @@ def _argument(
     parts = _PLACE.fullmatch(str(name))
     if parts is None:
         return None
-    base, steps = parts.groups()
+    base, steps = parts.group(1, 2)
     there = arguments_of(function, args, kwargs)
     if base.removeprefix("-").isdecimal():
         if not -len(args) <= int(base) < len(args):
@@ -106,8 +165,13 @@ def _argument(
         if named is None:
             return None
         argument = named
-    for text in re.findall(r"\[([^\[\]]+)\]", steps):
+    for text, attribute in _STEP.findall(steps):
         place, value = argument
+        if attribute:
+            if not hasattr(value, attribute):
+                return None
+            argument = Argument(f"{place}.{attribute}", getattr(value, attribute))
+            continue
         try:
             step = ast.literal_eval(text)
             if isinstance(value, (tuple, list)):

@@ -1,7 +1,8 @@
 """Checks each untimed call of a plain test, and what the test verifies: what was written, returned, touched.
 
-Declared outputs are filled with one poison before the first call, with the other before the second, and so
-on in turn. A returned array must be new memory, and of a type that does not compute when it is read.
+Declared outputs are filled with a poison before the first call, and with other contents before each later
+one: large numbers, the old answer with noise, zeros. A returned array must be new memory, and of a type that
+does not compute when it is read.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import numbers
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +21,7 @@ from pytest_gpukern.arrays.compare import (
     Tolerance,
     compare,
     default_tolerance,
+    disturbed,
     poison_bytes,
     still_poisoned,
 )
@@ -42,6 +44,7 @@ from pytest_gpukern.check.call_arguments import (
     arguments_of,
     captured_by,
     declared_arguments,
+    held_by,
 )
 from pytest_gpukern.check.diagnosis import (
     Diagnosis,
@@ -59,7 +62,9 @@ from pytest_gpukern.check.engine import (
     checked_launch,
     repeat_while_steady,
 )
+from pytest_gpukern.gpu import memory_accounts
 from pytest_gpukern.gpu.libcuda import CudaError
+from pytest_gpukern.gpu.runtime import fill_memory
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.problems.problem import Output
 from pytest_gpukern.problems.soundness import passes_lower_precision, passes_zeros
@@ -78,6 +83,8 @@ _QUICK_NS = 1e8
 _VERY_SLOW_NS = 1e9
 """A call that takes longer is not made a second time, unless outputs are declared."""
 _CALLS = 3
+_CALLS_FOR_OUTPUTS = 4
+"""Quick calls before timing: of those with declared outputs one more meets zeros."""
 _IN_PLACE = "declare arrays that the call updates in place with inout="
 
 
@@ -107,17 +114,21 @@ class _Declared:
     region: Any = None
     original: np.ndarray[Any, Any] | None = None
 
-    def fill(self, poison: int) -> None:
-        """Puts into it what it holds before a call."""
-        if self.original is None:
-            self.array.poison(poison)
-            return
-        filled = self.original
-        if self.region is not None:
-            filled = filled.copy()
-            pattern = poison_bytes(poison, filled.nbytes).view(filled.dtype).reshape(filled.shape)
-            filled[self.region] = pattern[self.region]
-        self.array.put(filled)
+    def fill(self, contents: int | np.ndarray[Any, Any]) -> None:
+        """Puts into it what it holds before a call: a word again and again, or an array like it."""
+        if self.region is not None and self.original is not None:
+            if isinstance(contents, int):
+                words = poison_bytes(contents, self.array.nbytes)
+                contents = words.view(self.array.dtype).reshape(self.array.shape)
+            filled = self.original.copy()
+            filled[self.region] = contents[self.region]
+            self.array.put(filled)
+        elif self.original is not None:
+            self.array.put(self.original)
+        elif isinstance(contents, int):
+            self.array.poison(contents)
+        else:
+            self.array.put(contents)
 
     def split(self, left: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
         """Returns what a call left, with zeros outside the region, and which elements it changed there."""
@@ -141,7 +152,8 @@ class CheckedCalls(Launch):
         fixed: whether every call has the same arguments.
         repeats: whether to repeat a call with nothing declared if it returns new arrays.
         looks: whether to look at arguments and results. Else a lazy result means that nothing was launched.
-        poisons: what outputs are filled with in turn.
+        poisons: words that outputs are filled with in turn. The third call finds the old answer with noise
+            instead, and the fourth zeros.
 
     Attributes:
         seen: what the calls left in each output.
@@ -164,24 +176,27 @@ class CheckedCalls(Launch):
         fixed: bool = True,
         repeats: bool = True,
         looks: bool = True,
-        poisons: tuple[int, int] = POISONS,
+        poisons: tuple[int, ...] = POISONS,
     ) -> None:
         super().__init__(synchronize, guarded.damage, marker.determinism)
         self._function, self._marker, self._where, self._guarded = function, marker, where, guarded
         self._fixed, self._repeats, self._looks = fixed, repeats, looks
         self._declares = bool(marker.outputs or marker.inout) and looks
-        self._poisons, self._poison = itertools.cycle(poisons), poisons[0]
+        words = tuple(filter(None, (*poisons[1:], poisons[0])))  # NaN, then a large number
+        self._words = itertools.chain(words[:2], (None, 0), itertools.cycle((*words[2:], *words[:2])))
+        self._word: int | None = None
+        self._poison, self._not_poisoned = poisons[0], list[Note]()
         self._outputs: dict[str, _Declared] = {}
         self._left: list[Written] = []
         self._returned: dict[str, UsersArray] = {}
         self._digests: dict[str, str | None] = {}
-        self.inputs: Mapping[str, UsersArray] = {}
+        self.inputs: dict[str, UsersArray] = {}
         self._first_inputs: tuple[Any, ...] | None = None
         self._returns_new = False
         self.seen = SeenOutputs(marker.determinism, fixed=fixed)
 
-    def make(self, turn: Turn, place: str) -> Made:
-        """Makes a call and checks it; `place` says in words which one it is.
+    def make(self, turn: Turn, place: str, *, repeats: bool = False) -> Made:
+        """Makes a call and checks it; `place` says in words which one it is, and `repeats` that of many.
 
         Raises:
             DeclarationError: the call has no such argument, a declared output is not an array that can be
@@ -192,6 +207,8 @@ class CheckedCalls(Launch):
         self._turn, self.place = turn, place
         if self._looks:
             self._bind()
+        if not repeats:
+            self._poison_free()
         return checked_launch(self)
 
     def _bind(self) -> None:
@@ -222,6 +239,9 @@ class CheckedCalls(Launch):
             for name, (_, array) in arrays.items()
             if array is not None and not any(array.overlaps(other) for other in in_place.values())
         }
+        if self._declares:
+            others = [(name, value) for name, (value, array) in arrays.items() if array is None]
+            self._guard_captured(others, [output.array for output in outputs.values()])
         self._given = [output.value for output in outputs.values()]
         self._given += [value for value, array in arrays.values() if array]
         self._scalars = tuple(_comparable(value) for value, array in arrays.values() if array is None)
@@ -240,13 +260,36 @@ class CheckedCalls(Launch):
         # If nothing is declared, a call may write its inputs, and their hashes only tell calls apart.
         self._digests = self.digests() if self._declares or self._returns_new else {}
 
+    def _guard_captured(self, arguments: Iterable[tuple[str, Any]], outputs: Sequence[UsersArray]) -> None:
+        """Adds to the inputs what the call reaches otherwise than as an argument, unless it is an output."""
+        reached = [captured_by(self._function), *(captured_by(value, name) for name, value in arguments)]
+        for name, value in itertools.chain.from_iterable(reached):
+            array = users_array(value)
+            known = (*outputs, *self.inputs.values())
+            if array is not None and array.nbytes and not any(array.overlaps(other) for other in known):
+                self.inputs[f"{name}, which is no argument: pass it as one"] = array
+
+    def _poison_free(self) -> None:
+        """Poisons memory in which a result may come to lie, as far as a library holds it free.
+
+        Its size is known from an earlier call. At first we take it to be that of an argument.
+        """
+        arrays = (*self.inputs.values(), *self._returned.values())
+        sizes = {array.nbytes for array in arrays if array.on_device and array.nbytes}
+        if sizes:
+            self._not_poisoned = [Note(why) for why in memory_accounts.poison_free(sizes, self._poison)]
+
     # what the engine asks for
 
     def fill(self, *, poisoned: bool = True) -> None:  # noqa: ARG002
-        """Fills the declared outputs with the next poison, or with what they held before the first call."""
-        self._poison = next(self._poisons)
-        for output in self._outputs.values():
-            output.fill(self._poison)
+        """Fills the declared outputs with the next contents, or with what they held before the first call."""
+        self._word = next(self._words)
+        for name, output in self._outputs.items():
+            seen = self.seen.outputs.get(name)
+            old = None if seen is None or seen.last is None else seen.last[0]
+            fits = old is not None and (old.shape, old.dtype) == (output.array.shape, output.array.dtype)
+            with_noise = disturbed(old) if self._word is None and old is not None and fits else None
+            output.fill((self._word or 0) if with_noise is None else with_noise)
 
     def run(self) -> Any:
         returned = self._turn.call()
@@ -335,15 +378,17 @@ class CheckedCalls(Launch):
             if left is None:
                 left = array.fetch()
             looked, changed = declared.split(left)
-            last, output.last = output.last, (looked, self._poison)
+            last, output.last = output.last, (looked, self._word)
+            output.left = bits if declared.value is output.value else None
             unwritten = (0, -1)
             if (
                 poisoned
                 and last is not None
                 and last[0] is not left
                 and (last[0].shape, last[0].dtype) == (left.shape, left.dtype)
+                and self._word
             ):
-                unwritten = still_poisoned(looked, self._poison, *last)
+                unwritten = still_poisoned(looked, self._word, last[0], last[1] or self._word)
             self._left.append(Written(name, left.shape, *unwritten, changed))
             if same_inputs:
                 output.results[len(output.bits) if bits is None else bits] = left
@@ -383,12 +428,17 @@ class CheckedCalls(Launch):
             output = self._seen(name, value, array, declared=False)
             if name in earlier and value is not output.value:
                 renewed[name] = array
+            # A call that returns the same memory again writes it again, also while it is timed.
+            bits = array.bits() if same_inputs or name not in earlier else None
+            if value is output.value:
+                output.left = bits if name not in earlier else None
             if same_inputs:
-                bits = array.bits()
                 if output.bits and bits not in output.bits and value is not output.value:
                     output.results[bits] = array.fetch()
                 output.bits.append(bits)
         self._returns_new = bool(renewed) or any(name not in earlier for name in results)
+        if self._returns_new:
+            self.notes.update(dict.fromkeys(self._not_poisoned))
 
     def _note_view(self, name: str, array: UsersArray, argument: str) -> None:
         """Notes a returned view of a whole argument: the call wrote it, or computed nothing."""
@@ -410,7 +460,8 @@ class CheckedCalls(Launch):
                 "array; declare the ones that it writes, such as outputs=2 or outputs=('out',)"
             )
         declared, last_ns = self._declares or self.determinism is not None, self.last_call_ns
-        if not (declared or (self._returns_new and self._repeats)) or calls >= _CALLS or not self._looks:
+        most = _CALLS_FOR_OUTPUTS if self._declares else _CALLS
+        if not (declared or (self._returns_new and self._repeats)) or calls >= most or not self._looks:
             return False
         if calls > 1:
             return last_ns <= _QUICK_NS
@@ -449,11 +500,20 @@ class CheckedCalls(Launch):
 
     def timed(self, executions: Executions) -> Executions:
         """Returns the executions; if all have the same outputs, we fill them before each batch."""
-        return _Filled(executions, batch=self.fill) if self._declares and self._fixed else executions
+        if not (self._declares and self._fixed):
+            return executions
+        return _Filled(executions, batch=self.fill, refill=self._queue_fill)
+
+    def _queue_fill(self) -> None:
+        """Queues on the default stream what fills the outputs that lie on the device."""
+        arrays = [output.array for output in self._outputs.values() if output.original is None]
+        for array in arrays:
+            if array.on_device and array.strides is None and not array.pointer % 4:
+                fill_memory(array.pointer, array.nbytes, self._word or self._poison)
 
     def repeat(self, next_turn: Callable[[], Turn], place: str) -> None:
         """Repeats quick calls while they leave the same bits: a wrong one may be rare."""
-        repeat_while_steady(self, lambda: self.make(next_turn(), place), for_ns=REPEATED_NS)
+        repeat_while_steady(self, lambda: self.make(next_turn(), place, repeats=True), for_ns=REPEATED_NS)
 
     @property
     def inspect(self) -> Callable[[], None] | None:
@@ -470,14 +530,17 @@ class _Filled:
         executions: Executions,
         batch: Callable[[], None] = lambda: None,
         steps: Callable[[], Iterable[Callable[[], Any]]] = tuple,
+        refill: Callable[[], None] | None = None,
     ) -> None:
-        self._executions, self._batch, self._steps = executions, batch, steps
+        self._executions, self._batch, self._steps, self._refill = executions, batch, steps, refill
         self.largest_batch, self.buffer_sets = executions.largest_batch, executions.buffer_sets
 
     def take(self, count: int, *, cold: bool) -> list[Iteration]:
         self._batch()
         steps = self._steps()
         taken = self._executions.take(count, cold=cold)
+        if self._refill is not None:
+            taken = [dataclasses.replace(iteration, refill=self._refill) for iteration in taken]
         return [_behind(steps, iteration) for iteration in taken] if steps else taken
 
 
@@ -488,12 +551,13 @@ def _behind(steps: Iterable[Callable[[], Any]], iteration: Iteration) -> Iterati
         for step in steps:
             step()
 
-    return Iteration(iteration.run, before, functools.partial(_behind, steps, iteration))
+    fresh = functools.partial(_behind, steps, iteration)
+    return Iteration(iteration.run, before, fresh, refill=iteration.refill)
 
 
 def _captured(function: Any, value: Any, array: UsersArray) -> bool:
     """Says whether a returned array is a view of one that the callable can reach and write each time."""
-    captured = list(captured_by(function))
+    captured = [held.value for held in held_by("", function)]
     if any(value is other for other in captured):
         return False  # the same in every call, so we can compare its contents
     return any(other is not None and array.overlaps(other) for other in map(users_array, captured))
@@ -520,7 +584,8 @@ class SeenOutput:
         bits: hash after each call on the inputs of the first.
         results: hash → contents, where they differ bit by bit; for a returned output without the first,
             which `value` holds.
-        last: contents after the last call and the poison before it; for a declared output only.
+        last: contents after the last call and the word before it, if it was one; for a declared output only.
+        left: hash of what the last call left in `value`; None if that is not known.
     """
 
     value: Any
@@ -529,7 +594,17 @@ class SeenOutput:
     poisoned: bool = False
     bits: list[str | None] = field(default_factory=list)
     results: dict[Any, np.ndarray[Any, Any]] = field(default_factory=dict)
-    last: tuple[np.ndarray[Any, Any], int] | None = None
+    last: tuple[np.ndarray[Any, Any], int | None] | None = None
+    left: str | None = None
+
+    @property
+    def changed(self) -> bool:
+        """Whether it holds something else than the last call left in it."""
+        return self.left is not None and self.array.bits() != self.left
+
+    def contents(self) -> np.ndarray[Any, Any]:
+        """Returns what the last call left in it."""
+        return self.last[0] if self.last is not None and self.changed else self.array.fetch()
 
 
 class SeenOutputs:
@@ -559,13 +634,18 @@ class SeenOutputs:
             if (array.span, array.shape) == (output.array.span, output.array.shape):
                 return name
         form = (on_host.shape, on_host.dtype)
-        arrays = {name: output.array for name, output in self.outputs.items()}
-        alike = [name for name, array in arrays.items() if (array.shape, array.dtype) == form]
+        outputs = self.outputs.items()
+        alike = [name for name, output in outputs if (output.array.shape, output.array.dtype) == form]
         bits = bits_of(on_host) if alike else None
         for name in sorted(alike, key=self._compared.__contains__):  # of equal outputs, each has a copy
-            if bits and bits == bits_of(arrays[name].values(arrays[name].fetch())):
+            if bits and bits == bits_of(self.outputs[name].array.values(self.outputs[name].contents())):
                 return name
         return None
+
+    def overwritten(self, name: str, actual: Any) -> bool:
+        """Says whether `actual` lies in an output that the test has changed since the last call."""
+        array, output = users_array(actual), self.outputs[name]
+        return array is not None and array.overlaps(output.array) and output.changed
 
     @property
     def never_compared(self) -> tuple[str, ...]:
@@ -583,7 +663,11 @@ class SeenOutputs:
         Elsewhere it is a copy: reshaped, converted without loss, a view of a copy, a part of one output, or
         several in one. `name` is what `name_of` says.
         """
-        arrays = {other: output.array for other, output in self.outputs.items() if output.declared}
+        arrays = {
+            other: output.array
+            for other, output in self.outputs.items()
+            if output.declared and not output.changed
+        }
         compared = {other for other in arrays if other == name}
         for _, value in () if compared else leaves("", actual):
             given, base = users_array(value), getattr(value, "base", None)
@@ -599,7 +683,7 @@ class SeenOutputs:
         equal, held, holding = list[str](), set[str](), set[str]()
         for name in self.never_compared if isinstance(copy, np.ndarray) else ():
             output = self.outputs[name]
-            last = output.array.fetch() if self._fixed or output.last is None else output.last[0]
+            last = output.contents() if self._fixed or output.last is None else output.last[0]
             for contents in map(output.array.values, (last, *output.results.values())):
                 if np.can_cast(contents.dtype, copy.dtype):
                     contents = contents.astype(copy.dtype)
@@ -652,7 +736,7 @@ class SeenOutputs:
                 comparison = compare(other, first, tolerance, poison=None)
                 diagnosis = diagnose_values(name, comparison, tolerance, poisoned=False)
                 if diagnosis is not None:
-                    held = " when the output holds another pattern before" if output.poisoned else ""
+                    held = " when the output holds something else before" if output.poisoned else ""
                     remedy = (
                         f"calls on the same inputs differ{held}; verify the output with its own tolerance, "
                         'zero it first or declare inout= if the call adds to it, or determinism="tolerant"'
@@ -667,7 +751,8 @@ class ReferenceCheck:
 
     Attributes:
         error: distance from the reference; None if the shapes differ.
-        loose: what else would pass within these bounds, in words, or None.
+        loose: why this proves less than it seems, in words, or None: what else would pass within these
+            bounds, or that the test has changed the output.
     """
 
     name: str
@@ -708,6 +793,8 @@ def check_against_reference(
     on_host, reference = to_host(actual), to_host(expected)
     seen = seen or SeenOutputs(None, fixed=True)
     known = seen.name_of(actual, on_host)
+    overwritten = _overwritten(known) if known is not None and seen.overwritten(known, actual) else None
+    known = known if overwritten is None else None
     poisoned = known is not None and seen.outputs[known].poisoned
     if known is not None and seen.outputs[known].declared:
         name = known
@@ -735,7 +822,12 @@ def check_against_reference(
             loose = passes_lower_precision(name, reference, dtype, tolerance)
         if reference.any():
             loose = passes_zeros(name, reference, on_host.dtype, tolerance) or loose
-    return ReferenceCheck(name, diagnosis, error, loose)
+    return ReferenceCheck(name, diagnosis, error, overwritten or loose)
+
+
+def _overwritten(name: str) -> str:
+    remedy = f"verify {name}, or a copy of it, before the test changes it"
+    return f"{name} was changed after the last call, so this is not what the call left: {remedy}"
 
 
 def _refuse_nothing(reference: np.ndarray[Any, Any], *, may_be_empty: bool) -> None:

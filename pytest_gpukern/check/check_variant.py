@@ -24,6 +24,7 @@ from pytest_gpukern.check.diagnosis import (
     diagnose_values,
 )
 from pytest_gpukern.check.engine import check_left, checked_launch, repeat_while_steady, worth_repeating
+from pytest_gpukern.gpu import memory_accounts
 from pytest_gpukern.problems.call_by_name import Point, ProblemError, call_by_name, place_of
 from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.problems.dataset import CONTENTS, Dataset, Datasets
@@ -163,6 +164,10 @@ class Prepared(Launch):
         """Poisons the outputs; if not `poisoned`, they still hold the answer for other contents."""
         if poisoned:
             self.workspace.poison()
+        if self.case.variant.allocates and self.backend.on_gpu:
+            sizes = {spec.nbytes for spec in self.dataset.specs.values()}
+            reasons = memory_accounts.poison_free(sizes - {0}, self.backend.poisons[0])
+            self.notes.update(dict.fromkeys(map(Note, reasons)))
 
     def run(self) -> Any:
         try:

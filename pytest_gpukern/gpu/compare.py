@@ -36,7 +36,7 @@ def compare_on_device(
     dtype: Any,
     expected: np.ndarray[Any, Any],
     tolerance: Tolerance,
-    poison: int,
+    poison: int | None,
 ) -> comparison.Comparison | None:
     """Compares like `arrays.compare.compare`, but on the device; None for dtypes without a kernel."""
     import numpy as np
@@ -71,7 +71,7 @@ def compare_on_device(
             np.uint64(count),
             np.float64(tolerance.rtol),
             np.float64(tolerance.atol),
-            np.uint32(poison),
+            np.uint32(comparison.POISON if poison is None else poison),
             np.int32(info.nmant),
             np.int32(info.minexp),
             figures.pointer,

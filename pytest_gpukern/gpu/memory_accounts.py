@@ -1,4 +1,4 @@
-"""Asks the libraries of this process how much device memory they have given out.
+"""Asks the libraries of this process how much device memory they have given out, and poisons what is free.
 
 We ask only libraries that a test has imported, and import none. PyCUDA keeps no account.
 """
@@ -6,18 +6,36 @@ We ask only libraries that a test has imported, and import none. PyCUDA keeps no
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from pytest_gpukern.gpu.libcuda import CudaError, LibCuda
-from pytest_gpukern.gpu.runtime import checked
+from pytest_gpukern.gpu.runtime import checked, fill_memory
+
+_BLOCKS = 4
+"""Free blocks that we poison for one array: a call may take some for arrays that it does not return."""
 
 
 class Account:
-    """One allocator; by default it caches nothing and reports no peak."""
+    """One allocator; by default it caches nothing and reports no peak.
+
+    Attributes:
+        library: whose it is, in words.
+    """
+
+    library = ""
 
     def __init__(self, allocator: Any) -> None:
         self._allocator = allocator
+
+    def poison_free(self, sizes: Collection[int], word: int) -> None:
+        """Fills with a word what it may hand out next for arrays of these sizes, in bytes.
+
+        Raises:
+            Exception: it cannot be told what is free; nothing was allocated for good.
+        """
 
     def live_bytes(self) -> int:
         """Returns the bytes given out and not yet given back."""
@@ -37,6 +55,22 @@ class Account:
 class _Cupy(Account):
     """CuPy's default memory pool, without the FFT plans that CuPy caches."""
 
+    library = "CuPy"
+
+    def poison_free(self, sizes: Collection[int], word: int) -> None:
+        """Takes blocks of the current stream's that are free now, and gives them back in reverse order."""
+        cupy, taken = self._allocator, list[Any]()
+        if cupy.cuda.get_allocator() != cupy.get_default_memory_pool().malloc:
+            raise RuntimeError("its allocator is not its default pool")
+        refusing = type("Refusing", (cupy.cuda.MemoryHook,), {"name": "gpukern", "alloc_preprocess": _refuse})
+        for nbytes in sizes:
+            with contextlib.suppress(_NoneFreeError), refusing():
+                for _ in range(_BLOCKS):
+                    taken.append(cupy.get_default_memory_pool().malloc(nbytes))
+                    fill_memory(taken[-1].ptr, nbytes, word)
+            while taken:
+                taken.pop()
+
     def live_bytes(self) -> int:
         plans = sys.modules.get("cupy.fft._cache")
         cached = int(plans.get_plan_cache().get_curr_memsize()) if plans is not None else 0
@@ -49,6 +83,30 @@ class _Cupy(Account):
 
 class _Torch(Account):
     """PyTorch's caching allocator, once the test has initialised CUDA in PyTorch."""
+
+    library = "PyTorch"
+
+    def poison_free(self, sizes: Collection[int], word: int) -> None:
+        """Writes where its snapshot says that blocks are free, whatever their stream; it allocates nothing.
+
+        Blocks of private pools are left alone: a captured graph may read and write them.
+        """
+        torch, free = self._allocator, dict[tuple[int, str], list[tuple[int, int]]]()
+        if torch.cuda.get_allocator_backend() != "native":
+            raise RuntimeError(f"its allocator is {torch.cuda.get_allocator_backend()}")
+        for segment in torch.cuda.memory_snapshot():
+            if segment["device"] != torch.cuda.current_device() or any(segment["segment_pool_id"]):
+                continue
+            blocks = free.setdefault((segment["stream"], segment["segment_type"]), [])
+            blocks += [
+                (block["size"], block["address"])
+                for block in segment["blocks"]
+                if block["state"] == "inactive"
+            ]
+        for nbytes, blocks in itertools.product(sizes, free.values()):
+            # The smallest that fits is handed out first, from its beginning.
+            for size, address in sorted(block for block in blocks if block[0] >= nbytes)[:_BLOCKS]:
+                fill_memory(address, min(size, _BLOCKS * (nbytes + _ROUNDED_TO)), word)
 
     def live_bytes(self) -> int:
         return int(self._allocator.cuda.memory_allocated())
@@ -108,6 +166,31 @@ class _Pool(Account):
 
         attribute = getattr(driver.CUmemPool_attribute, f"CU_MEMPOOL_ATTR_{name}")
         return int(checked("cuMemPoolGetAttribute", self._allocator, attribute))
+
+
+class _NoneFreeError(Exception):
+    """Says that an allocator has no free block of a size, and would ask the driver."""
+
+
+def _refuse(*_: Any, **__: Any) -> None:
+    raise _NoneFreeError
+
+
+_ROUNDED_TO = 512
+"""Bytes to a multiple of which PyTorch rounds a size up."""
+
+
+def poison_free(sizes: Collection[int], word: int) -> Iterator[str]:
+    """Poisons the memory that libraries may hand out next for arrays of these sizes, in bytes.
+
+    There a right answer may lie, such as a reference that was freed. The device must be idle. Yields why it
+    could not be done, for each such library.
+    """
+    for account in accounts() if sizes else ():
+        try:
+            account.poison_free(sizes, word)
+        except Exception as error:  # noqa: BLE001 - whatever a library raises, the call can be checked
+            yield f"what {account.library} holds free was not poisoned: {' '.join(str(error).split())}"
 
 
 def accounts() -> list[Account]:

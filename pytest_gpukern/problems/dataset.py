@@ -131,9 +131,8 @@ class Dataset:
 
     @property
     def output_bytes(self) -> int:
-        import numpy as np
 
-        return sum(math.prod(spec.shape) * np.dtype(spec.dtype).itemsize for spec in self.specs.values())
+        return sum(spec.nbytes for spec in self.specs.values())
 
     @property
     def device_bytes(self) -> int:

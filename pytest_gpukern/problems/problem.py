@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -55,6 +56,13 @@ class Output:
     def __post_init__(self) -> None:
         if self.order not in ("C", "any"):
             raise ProblemError(f"order={self.order!r}: the order of an output must be 'C' or 'any'")
+
+    @property
+    def nbytes(self) -> int:
+        """Size of its elements."""
+        import numpy as np
+
+        return math.prod(self.shape) * int(np.dtype(self.dtype).itemsize)
 
     def of_written(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Returns the elements of an array that a launch writes."""

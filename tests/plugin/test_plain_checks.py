@@ -134,6 +134,52 @@ DIAGNOSES = {
 }
 
 
+def test_an_output_that_the_test_changes_before_it_verifies_it_is_unchecked(plain, pytester):
+    plain(
+        """
+@pytest.mark.parametrize("how", ["in it", "view", "copy behind"])
+@declared
+def test_changed(gpu_benchmark, how):
+    out = np.empty(N)
+    gpu_benchmark(lambda x, out: out.fill(3), x, out)
+    np.multiply(x, 2, out=out)
+    actual = {"in it": out, "view": out[:], "copy behind": out.copy()}[how]
+    gpu_benchmark.verify(actual, 2 * x)
+
+@pytest.mark.parametrize("how", ["copy", "in it"])
+@declared
+def test_right(gpu_benchmark, how):
+    out = np.empty(N)
+    gpu_benchmark(double, x, out)
+    gpu_benchmark.verify(out.copy() if how == "copy" else out, 2 * x)
+    before = out.copy()
+    out /= 2
+    if how == "copy":
+        gpu_benchmark.verify(before, 2 * x)
+    else:
+        gpu_benchmark.verify(out, x)
+
+def test_returned(gpu_benchmark):
+    out = gpu_benchmark(lambda x: 0 * x, x)
+    out[:] = x
+    gpu_benchmark.verify(out, x)
+"""
+    )
+    found = found_in(pytester)
+    correctness = {name: of["correctness"] for name, of in found.items()}
+    assert correctness == {
+        "test_changed[in it]": "UNCHECKED",
+        "test_changed[view]": "UNCHECKED",
+        "test_changed[copy behind]": "UNCHECKED",
+        "test_right[copy]": "PASSED",
+        "test_right[in it]": "PASSED",
+        "test_returned": "PASSED",
+    }
+    changed = ["test_changed[in it]", "test_changed[view]", "test_returned"]
+    assert all("was changed after the last call" in str(found[name]["notes"]) for name in changed)
+    assert "was changed" not in str(found["test_right[copy]"]["notes"])
+
+
 def test_a_broken_call_is_incorrect_with_the_diagnosis(plain, pytester):
     result = plain(BROKEN)
     result.assert_outcomes(failed=len(DIAGNOSES))
@@ -242,7 +288,7 @@ def until(last):
     return call
 
 def count_of_calls():
-    return [pytest.param(3, id="timed"), pytest.param(40, id="later")]
+    return [pytest.param(4, id="timed"), pytest.param(40, id="later")]
 
 @declared
 @pytest.mark.parametrize("last", count_of_calls())
@@ -251,7 +297,7 @@ def test_it(gpu_benchmark, last):
 
 @declared
 def test_fresh(gpu_benchmark):
-    gpu_benchmark.pedantic(until(3), setup=lambda: (x, np.zeros(N)))
+    gpu_benchmark.pedantic(until(4), setup=lambda: (x, np.zeros(N)))
 
 def test_returned(gpu_benchmark):
     calls = itertools.count(1)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.arrays import compare as comparison
-from pytest_gpukern.arrays.compare import POISON, POISONS, compare, draw_poisons
+from pytest_gpukern.arrays.compare import POISON, POISONS, compare, disturbed, draw_poisons
 from pytest_gpukern.arrays.memory import INPUT_GUARD, OUTPUT_GUARD
 from pytest_gpukern.backends.host import poison
 from pytest_gpukern.check.diagnosis import Fault, diagnose_form, diagnose_values
@@ -335,12 +335,26 @@ def test_poisons_of_any_seed_are_nan_in_every_float_differ_in_every_byte_and_are
     words = draw_poisons(seed)
     assert words == draw_poisons(seed)
     assert not {*words} & {INPUT_GUARD, OUTPUT_GUARD}
-    one, other = (np.full(4, word, "u4") for word in words)
+    one, other, large, zero, opposite = (np.full(4, word, "u4") for word in words)
     assert (one.view("u1") != other.view("u1")).all()
     for word in (one, other):
         for dtype in FLOATS:
             assert np.isnan(word.view(dtype)).all()
         assert np.isnan((word.view("u2").astype("u4") << 16).view("f4")).all(), "bfloat16"
+    assert not zero.any()
+    for dtype in FLOATS:
+        assert (np.abs(large.view(dtype)) > 5e4).all()
+        assert (np.sign(large.view(dtype)) == -np.sign(opposite.view(dtype))).all()
+
+
+@pytest.mark.parametrize("dtype", [*ALL, "complex64", "complex128"])
+def test_an_old_answer_with_noise_differs_in_every_element_and_stays_near(dtype):
+    answer = np.arange(1, 65).astype(dtype).reshape(4, 16)
+    noisy = disturbed(answer)
+    assert (noisy.dtype, noisy.shape) == (answer.dtype, answer.shape)
+    assert (noisy.view(f"V{noisy.itemsize}") != answer.view(f"V{noisy.itemsize}")).all()
+    if answer.dtype.kind in "fc":
+        assert (np.abs(noisy - answer) <= np.abs(answer)).all()
 
 
 def test_runs_draw_other_poisons():

@@ -9,7 +9,7 @@ from types import MethodType, SimpleNamespace
 import numpy as np
 import pytest
 
-from pytest_gpukern.check.call_arguments import arguments_of, captured_by, declared_arguments, takes_keyword
+from pytest_gpukern.check.call_arguments import arguments_of, declared_arguments, held_by, takes_keyword
 
 HERE = object()
 ONE, TWO, THREE = (np.zeros(number) for number in (1, 2, 3))
@@ -152,7 +152,11 @@ def test_what_a_callable_has_at_hand_is_what_it_closes_over_names_or_is_bound_to
         return near, HERE, absent  # noqa: F821 - a name that is not there yet
 
     bound = SimpleNamespace(inside=object())
-    assert list(captured_by(closes_over)) == [near, HERE]
-    assert list(captured_by(functools.partial(closes_over, 1, by=2))) == [1, 2, near, HERE]
-    assert bound.inside in list(captured_by(MethodType(closes_over, bound)))
-    assert list(captured_by(object())) == []
+
+    def values(function):
+        return [held.value for held in held_by("", function)]
+
+    assert values(closes_over) == [near, HERE]
+    assert values(functools.partial(closes_over, 1, by=2)) == [1, 2, near, HERE]
+    assert values(MethodType(closes_over, bound)) == [bound, bound.inside, near, HERE]
+    assert values(object()) == []

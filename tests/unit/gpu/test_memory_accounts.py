@@ -115,6 +115,109 @@ def test_torch_counts_once_it_uses_the_device_and_gives_back_what_it_keeps_for_c
     assert (only().peak_bytes(), log) == (40, ["workspaces", "cache"])
 
 
+# what allocators hold free
+
+
+@pytest.fixture
+def filled(monkeypatch):
+    """Address → bytes filled there."""
+    places = {}
+    monkeypatch.setattr(memory_accounts, "fill_memory", lambda at, nbytes, word: places.update({at: nbytes}))
+    return places
+
+
+def segment(*blocks, stream=0, pool=(0, 0), device=0, kind="large"):
+    """A segment of PyTorch's snapshot, with blocks of (address, bytes, state)."""
+    named = [dict(zip(("address", "size", "state"), block, strict=True)) for block in blocks]
+    names = "blocks", "stream", "segment_pool_id", "device", "segment_type"
+    return dict(zip(names, (named, stream, pool, device, kind), strict=True))
+
+
+def torch_holding(monkeypatch, *segments, backend="native"):
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True,
+        memory_snapshot=lambda: segments,
+        current_device=lambda: 0,
+        get_allocator_backend=lambda: backend,
+    )
+    put_module(monkeypatch, "torch", Tensor=object, cuda=cuda)
+
+
+FREE = "inactive"
+
+
+def test_the_smallest_free_blocks_of_torch_that_fit_are_poisoned_and_nothing_that_is_in_use(
+    device, filled, monkeypatch
+):
+    many = [(100 + number, 5000 + number, FREE) for number in range(6)]
+    torch_holding(
+        monkeypatch,
+        segment((1, 4096, FREE), (2, 4096, "active_allocated"), (3, 4096, "active_pending_free")),
+        segment((4, 4095, FREE), (5, 10**6, FREE)),
+        segment((6, 4096, FREE), pool=(0, 7)),  # of a captured graph
+        segment((7, 4096, FREE), device=1),
+        segment(*many, stream=9),
+    )
+    assert list(memory_accounts.poison_free({4096}, 1)) == []
+    assert filled == {1: 4096, 5: 4 * (4096 + 512)} | {at: size for at, size, _ in many[:4]}
+
+
+def test_what_cannot_be_poisoned_is_said_and_nothing_is_asked_for_no_size(device, filled, monkeypatch):
+    torch_holding(monkeypatch, backend="cudaMallocAsync")
+    reasons = ["what PyTorch holds free was not poisoned: its allocator is cudaMallocAsync"]
+    assert list(memory_accounts.poison_free({4096}, 1)) == reasons
+    assert list(memory_accounts.poison_free((), 1)) == []
+    assert not filled
+
+
+class Pool:
+    """A pool with free blocks of one size, which asks the driver when these are gone."""
+
+    def __init__(self, free):
+        self.free, self.hooks = free, []
+
+    def malloc(self, nbytes):
+        if not self.free:
+            for hook in self.hooks:
+                hook.alloc_preprocess(device_id=0, mem_size=nbytes)
+            raise AssertionError("it grew")
+        return Block(self, self.free.pop())
+
+    def used_bytes(self):
+        return 0
+
+
+class Block:
+    def __init__(self, pool, ptr):
+        self.pool, self.ptr = pool, ptr
+
+    def __del__(self):
+        self.pool.free.append(self.ptr)
+
+
+@pytest.mark.parametrize(("free", "poisoned"), [([], []), ([1, 2], [2, 1]), ([*range(9)], [8, 7, 6, 5])])
+def test_free_blocks_of_cupys_pool_are_poisoned_and_given_back_as_they_lay(
+    device, filled, monkeypatch, free, poisoned
+):
+    pool = Pool([*free])
+
+    class Hook:
+        def __enter__(self):
+            pool.hooks.append(self)
+
+        def __exit__(self, *exc):
+            pool.hooks.remove(self)
+
+    cuda = SimpleNamespace(MemoryHook=Hook, get_allocator=lambda: pool.malloc)
+    put_module(monkeypatch, "cupy", ndarray=object, cuda=cuda, get_default_memory_pool=lambda: pool)
+    assert list(memory_accounts.poison_free([64], 1)) == []
+    assert [*filled] == poisoned
+    assert (pool.free, pool.hooks) == (free, [])
+    cuda.get_allocator = lambda: print
+    (reason,) = memory_accounts.poison_free([64], 1)
+    assert reason == "what CuPy holds free was not poisoned: its allocator is not its default pool"
+
+
 class Pointer(SimpleNamespace):
     pass
 
