@@ -20,6 +20,7 @@ from pytest_gpukern.check.diagnosis import (
     IncorrectError,
     Launch,
     Written,
+    complaint,
     diagnose_form,
     diagnose_values,
 )
@@ -486,9 +487,10 @@ def recheck(sets: list[Prepared], *, launches: bool = True) -> None:
 def _check_runs(prepared: Prepared) -> None:
     """Raises IncorrectError if the problem's statistical check rejects the runs so far."""
     statistical = prepared.case.problem.check
-    complaint = None if statistical is None else statistical(list(prepared.runs.values()))
-    if complaint:
-        raise IncorrectError(Diagnosis.of(Fault.STATISTICS, complaint), prepared.errors)
+    answer = None if statistical is None else statistical(list(prepared.runs.values()))
+    wrong = complaint(answer, prepared.case.problem.error)
+    if wrong is not None:
+        raise IncorrectError(Diagnosis.of(Fault.STATISTICS, wrong), prepared.errors)
 
 
 def _enough(prepared: Prepared, dataset: Dataset, *, checked_again: bool) -> float:

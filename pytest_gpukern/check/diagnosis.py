@@ -202,6 +202,23 @@ class Launch(ABC):
         """Returns a hash of each output now."""
 
 
+def complaint(answer: object, refuse: Callable[[str], Exception]) -> str | None:
+    """Returns what a user's `check` says is wrong, by what it returned; None if it found nothing wrong.
+
+    None, true values and an empty text find nothing, also a true value of NumPy or PyTorch. Raises what
+    `refuse` makes of a text for anything but these, false values and texts.
+    """
+    if answer is None or isinstance(answer, str):
+        return str(answer or "") or None
+    kind, dtype = type(answer), str(getattr(answer, "dtype", ""))
+    if kind is bool or (dtype.removeprefix("torch.") == "bool" and getattr(answer, "shape", None) == ()):
+        return None if answer else "check returned False: to say what is wrong, assert or return a text"
+    raise refuse(
+        f"check returned {answer!r:.60}, of type {kind.__qualname__}: it must return None, True, False, or "
+        "what is wrong in words; reduce an array with .all(), or assert"
+    )
+
+
 _STILL_POISON = "never written, or added to before being set"
 """What is added to a NaN keeps the NaN's bits on most hosts, and adding zero keeps any bits."""
 _SET_IT = "zero it first, or declare inout=, or written= for what is left on purpose"

@@ -106,7 +106,7 @@ class Problem:
         transfer_bytes: takes axes; returns the bytes copied to and from the device. By default the sizes of
             the arrays.
         check: checks several runs with different seeds statistically: takes a list of `Run`, returns what is
-            wrong in words, or None.
+            wrong in words, or None. It may also return whether they are right, as True or False.
         check_seeds: how many runs `check` is given. A timed host variant whose launch takes over 50 ms has
             three before timing, and four with the timed one.
         scopes: the scopes to measure by default.
@@ -162,7 +162,7 @@ class Problem:
         traffic_bytes: Callable[..., float] | None = None,
         flops: Callable[..., float] | None = None,
         transfer_bytes: Callable[..., float] | None = None,
-        check: Callable[[Sequence[Run]], str | None] | None = None,
+        check: Callable[[Sequence[Run]], object] | None = None,
         check_seeds: int = 8,
         scopes: tuple[str, ...] = ("kernel",),
         speedup_against: str | None = None,

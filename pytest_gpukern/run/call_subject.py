@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from pytest_gpukern.check.call_arguments import DeclarationError, takes_keyword
 from pytest_gpukern.check.check_call import CheckedCalls, GuardedArrays, SeenOutputs, Turn
-from pytest_gpukern.check.diagnosis import Made
+from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError, Made, complaint
 from pytest_gpukern.gpu.model import Device
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
@@ -59,7 +59,8 @@ class CallTarget:
         next_turn: begins the next untimed call.
         executions: what is timed. `Rounds` decide themselves how many samples they take, of how many calls.
         fixed: whether every call has the same arguments.
-        check: `check(returned, *args, **kwargs)` raises if an untimed call was wrong.
+        check: `check(returned, *args, **kwargs)` raises, or returns what `complaint` takes for one, if an
+            untimed call was wrong.
         called_after: whether a call follows timing even if nothing checks it.
         leaves_host_calls: whether a call that puts nothing on the GPU raises `NothingLaunched`. Such a test
             never asked for this plugin, so its calls are not checked.
@@ -336,10 +337,13 @@ class CallSubject:
                     f"{1 + len(args) + len(kwargs)} arguments, which it does not take: {error}"
                 ) from None
         try:
-            check(made.returned, *args, **kwargs)
+            answer = check(made.returned, *args, **kwargs)
         except Exception as error:
             evidence.fails(f"check {when}: {error}")
             raise
+        wrong = complaint(answer, TypeError)
+        if wrong is not None:
+            raise IncorrectError(Diagnosis(Fault.WRONG_VALUES, f"check {when}: {wrong}"))
         evidence.passes()
 
 

@@ -325,14 +325,14 @@ class GpuBenchmark:
             rounds: number of samples by the main timer; by default as many as the median needs.
             warmup_rounds: untimed rounds before them.
             iterations: calls in a sample with a hot cache; with a cold one each sample is one call.
-            check: `check(returned, *args, **kwargs)` raises if an untimed call was wrong. It judges those
-                before timing and the one after it.
+            check: `check(returned, *args, **kwargs)` raises if an untimed call was wrong, or returns False or
+                what is wrong in words. It judges those before timing and the one after it.
 
         Returns:
             The value that the first call returned.
 
         Raises:
-            TypeError: `setup` and the test both give arguments, or `setup` returns something else.
+            TypeError: `setup` and the test both give arguments, or `setup` or `check` returns something else.
             ValueError: a number is not whole or too small, or `setup` is combined with several iterations.
         """
         __tracebackhide__ = True

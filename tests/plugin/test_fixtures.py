@@ -72,6 +72,11 @@ def test_wrong_after_timing(gpu_benchmark):
         assert len(calls) == 1, "only the first call was right"
     gpu_benchmark.pedantic(lambda: calls.append(1), check=check)
 
+@pytest.mark.parametrize("how", [{}, {"rounds": 2}, {"setup": lambda: ((), {})}])
+@pytest.mark.parametrize("answer", [False, "no", True, 1])
+def test_answer(gpu_benchmark, how, answer):
+    gpu_benchmark.pedantic(lambda: 1, check=lambda returned: answer, **how)
+
 x = np.random.default_rng(0).random(100).astype("float32")
 
 def test_right(gpu_benchmark):
@@ -93,7 +98,7 @@ def test_loose_bounds(gpu_benchmark):
 
 def test_calls_are_measured_checked_and_refused(plain, pytester):
     result = plain(CALLS, "--gpukern-report=run.json")
-    result.assert_outcomes(passed=7, failed=5)
+    result.assert_outcomes(passed=10, failed=14)
     once = "E * RuntimeError: gpu_benchmark measures once per test: split the test, or parametrize it"
     result.stdout.fnmatch_lines_random(
         [
@@ -110,6 +115,9 @@ def test_calls_are_measured_checked_and_refused(plain, pytester):
     late = "check after timing: only the first call was right"
     assert found["wrong_after_timing"]["diagnosis"].startswith(late)
     assert (found["right"]["correctness"], found["right"]["notes"]) == ("PASSED", [])
+    answers = {name: each["correctness"] for name, each in found.items() if name.startswith("answer")}
+    assert {each for name, each in answers.items() if "[True" in name} == {"PASSED"}
+    assert {each for name, each in answers.items() if "[False" in name or "[no" in name} == {"INCORRECT"}
     (note,) = found["loose_bounds"]["notes"]
     assert note["text"].startswith(
         "output: rtol=0.01, atol=0 would pass float16 too: its values are at most "

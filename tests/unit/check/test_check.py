@@ -699,6 +699,10 @@ def test_a_complaint_of_the_statistical_check_is_the_diagnosis():
     error = rejected(right, statistical(lambda runs: f"mean is off in {len(runs)} runs"))
     assert error.diagnosis.fault is Fault.STATISTICS
     assert error.diagnosis.message == "statistics: mean is off in 3 runs"
+    assert rejected(right, statistical(lambda runs: np.False_)).diagnosis.fault is Fault.STATISTICS
+    checked(right, statistical(lambda runs: True))
+    with pytest.raises(ProblemError, match=r"check returned array.*, of type ndarray: it must return None"):
+        checked(right, statistical(lambda runs: np.ones(3, bool)))
 
 
 def test_without_a_reference_a_gap_is_still_found():

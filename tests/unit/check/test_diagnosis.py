@@ -7,7 +7,7 @@ import pytest
 
 from pytest_gpukern import Tolerance
 from pytest_gpukern.arrays.compare import POISON, compare, poison_bytes
-from pytest_gpukern.check.diagnosis import Fault, diagnose_values
+from pytest_gpukern.check.diagnosis import Fault, complaint, diagnose_values
 
 EXACT = Tolerance()
 HALF_WRITTEN = np.concatenate([np.ones(2, "f4"), poison_bytes(POISON, 8).view("f4")]).reshape(2, 2)
@@ -115,3 +115,26 @@ def test_an_integer_that_is_far_off_may_have_been_added_to_what_the_output_held(
     comparison = compare(actual, expected, EXACT, poison=None)
     told = diagnose_values("y", comparison, EXACT, poisoned=poisoned).message
     assert (read("a pattern") in told) == (dtype != "f8" and far_off and poisoned)
+
+
+class TensorOfBool:
+    dtype, shape = "torch.bool", ()
+
+    def __init__(self, value):
+        self.value = value
+
+    def __bool__(self):
+        return self.value
+
+
+@pytest.mark.parametrize("truth", [bool, np.bool_, np.array, TensorOfBool])
+def test_a_truth_value_of_any_library_says_whether_a_check_found_something(truth):
+    assert complaint(truth(True), TypeError) is None
+    assert "check returned False" in complaint(truth(False), TypeError)
+
+
+@pytest.mark.parametrize("answer", [0, 1, 0.0, np.ones(2, bool), np.int8(1), [], ("wrong",), b"wrong"])
+def test_a_check_that_returns_neither_a_truth_value_nor_a_text_is_refused_by_its_type(answer):
+    with pytest.raises(TypeError, match=f"of type {type(answer).__qualname__}: it must return"):
+        complaint(answer, TypeError)
+    assert [complaint(right, TypeError) for right in (None, "")] == [None, None]
