@@ -34,6 +34,16 @@ def is_narrow(dtype: object) -> bool:
     return _NARROW.fullmatch(str(dtype)) is not None
 
 
+def float_bits(dtype: object) -> int:
+    """Returns the bits of a float, or of a part of a complex number; 0 for other dtypes."""
+    import numpy as np
+
+    if is_narrow(dtype):
+        return int(re.findall(r"\d+", str(dtype))[0])
+    known = np.dtype(dtype)  # type: ignore[call-overload]
+    return int({"f": 8, "c": 4}.get(known.kind, 0) * known.itemsize)
+
+
 def dtype_missing(dtype: object) -> str | None:
     """Says what NumPy needs to hold a dtype that it lacks, or None; loads it if it is installed."""
     if is_narrow(dtype):
@@ -167,7 +177,7 @@ def compare(
     An element passes if ``|actual − expected| ≤ atol + rtol · |expected|``. It also passes if both are NaN
     and `actual` is not the poison, or if a float `actual` equals `expected` rounded to its dtype, also where
     that is infinity. An infinite reference needs the same infinity. Differences of integers are exact, also
-    with a wider reference, and bool is compared by byte. A complex number whose parts are not both finite in
+    beside floats, and bool is compared by byte. A complex number whose parts are not both finite in
     the output's dtype is compared part by part.
 
     The reference `expected` has the same or a higher precision; ULPs are those of the output's dtype.
@@ -176,7 +186,7 @@ def compare(
     import numpy as np
 
     shape = actual.shape
-    if "c" in (actual.dtype.kind, expected.dtype.kind):  # a real output has an imaginary part of zero
+    if _is_float(actual.dtype) and "c" in (actual.dtype.kind, expected.dtype.kind):  # real: imaginary 0
         actual = actual.astype(np.result_type(actual.dtype, np.complex64), copy=False)
     flat_actual = np.ascontiguousarray(actual).reshape(-1)
     flat_expected = np.ascontiguousarray(expected).reshape(-1)
@@ -230,19 +240,13 @@ def _closely(piece: _Piece, tolerance: Tolerance, poison: int | None) -> Compari
     is_float = _is_float(actual.dtype)
     with np.errstate(all="ignore"):
         rounded = expected.astype(actual.dtype, copy=False) if is_float else expected
-        equal = actual == rounded
+        wide: Any = np.result_type((actual if is_float else expected).dtype, np.float64)
+        (a, a_low), (e, e_low) = _halves(actual, wide), _halves(expected, wide)
+        error, size = np.abs((a - e) + (a_low - e_low)), np.abs(e + e_low)
+        equal = actual == rounded if is_float else error == 0
         if equal.all() and not is_float:
             return None
-        if is_float:
-            wide: Any = np.result_type(actual.dtype, np.float64)
-            a, e = actual.astype(wide), expected.astype(wide)
-            actual_nan, expected_nan = np.isnan(a), np.isnan(e)
-        else:
-            a, e = _exact(actual), _exact(expected)
-            actual_nan = np.zeros(actual.shape, bool)
-            expected_nan = np.isnan(expected) if expected.dtype.kind == "f" else actual_nan
-        real = np.finfo(a.dtype).dtype if is_float else np.dtype(float)
-        error, size = np.abs(a - e).astype(real), np.abs(e).astype(real)
+        actual_nan, expected_nan = np.isnan(a), np.isnan(e)
         both_nan = actual_nan & expected_nan
         alike = equal | both_nan  # whatever their distance is
         met = alike | (np.isfinite(size) & (error <= tolerance.atol + tolerance.rtol * size))
@@ -315,13 +319,17 @@ def _within(piece: _Piece, tolerance: Tolerance) -> Comparison | None:
         return Comparison((), absolute=absolute, relative=relative, ulp=piece.extreme(bound))
 
 
-def _exact(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns numbers widened so that differences cannot wrap; 64-bit ones become Python's."""
+def _halves(values: np.ndarray[Any, Any], wide: Any) -> tuple[np.ndarray[Any, Any], Any]:
+    """Returns two arrays of `wide`, or one and 0, whose sum is the values: float64 rounds 64-bit integers.
+
+    Both halves of an integer have its sign, so (a − e) + (a_low − e_low) is exact where it cancels.
+    """
     import numpy as np
 
-    if values.dtype.itemsize == 8:
-        return values.astype(object)
-    return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
+    if values.dtype.kind not in "iu" or values.dtype.itemsize < 8:
+        return values.astype(wide), 0.0
+    low = np.fmod(values, 2**32)
+    return (values - low).astype(wide), low.astype(wide)
 
 
 def _holds_poison(actual: np.ndarray[Any, Any], poison: int) -> np.ndarray[Any, Any]:

@@ -22,6 +22,8 @@ from pytest_gpukern.arrays.compare import (
     compare,
     default_tolerance,
     disturbed,
+    float_bits,
+    is_narrow,
     poison_bytes,
     still_poisoned,
 )
@@ -247,6 +249,9 @@ class CheckedCalls(Launch):
         self._scalars = tuple(_comparable(value) for value, array in arrays.values() if array is None)
         taken = (*(output.array for output in outputs.values()), *self.inputs.values())
         self.seen.given_empty |= not all(array.nbytes for array in taken)
+        read = (*in_place.values(), *self.inputs.values())
+        dtypes: Iterable[Any] = (next(filter(is_narrow, array.read_as), array.dtype) for array in read)
+        self.seen.given_floats |= set(filter(float_bits, dtypes))
         poisoned = {name: output.array for name, output in outputs.items() if not output.updates}
         shared = diagnose_aliasing(poisoned, self.inputs, in_place, _IN_PLACE)
         if shared is not None:
@@ -612,6 +617,7 @@ class SeenOutputs:
 
     Attributes:
         given_empty: whether a call was given an empty array, so its outputs may be empty.
+        given_floats: dtypes of the float and complex arrays that calls read.
     """
 
     def __init__(self, determinism: Determinism | None, *, fixed: bool) -> None:
@@ -621,6 +627,7 @@ class SeenOutputs:
         self._compared: set[str] = set()
         self.outputs: dict[str, SeenOutput] = {}
         self.given_empty = False
+        self.given_floats: set[Any] = set()
 
     def name_of(self, actual: Any, on_host: np.ndarray[Any, Any]) -> str | None:
         """Returns the name of the output that a test verifies, or a copy of it; None if it is not known."""
@@ -751,14 +758,14 @@ class ReferenceCheck:
 
     Attributes:
         error: distance from the reference; None if the shapes differ.
-        loose: why this proves less than it seems, in words, or None: what else would pass within these
-            bounds, or that the test has changed the output.
+        doubts: why this proves less than it seems, in words: what else would pass within these bounds, that
+            the output is narrower than what the call read, or that the test has changed it.
     """
 
     name: str
     diagnosis: Diagnosis | None
     error: OutputError | None = None
-    loose: str | None = None
+    doubts: tuple[str, ...] = ()
 
 
 def check_against_reference(
@@ -816,18 +823,29 @@ def check_against_reference(
         diagnosis = diagnosis or seen.diagnose_others(known, reference, tolerance)
     seen.note_compared(known, actual, on_host)
     error = dataclasses.replace(comparison.error, bits=bits, determinism=determinism)
-    loose = None
+    loose = narrower = None
     if asks_what_else and diagnosis is None:
+        narrower = _narrower(name, dtype, seen.given_floats)
         if dtype == on_host.dtype:
             loose = passes_lower_precision(name, reference, dtype, tolerance)
         if reference.any():
             loose = passes_zeros(name, reference, on_host.dtype, tolerance) or loose
-    return ReferenceCheck(name, diagnosis, error, overwritten or loose)
+    doubts = tuple(filter(None, (overwritten, loose, narrower)))
+    return ReferenceCheck(name, diagnosis, error, doubts)
 
 
 def _overwritten(name: str) -> str:
     remedy = f"verify {name}, or a copy of it, before the test changes it"
     return f"{name} was changed after the last call, so this is not what the call left: {remedy}"
+
+
+def _narrower(name: str, dtype: object, given: set[Any]) -> str | None:
+    """Says that a float output is narrower than all floats that the call read, or None."""
+    if not given or not 0 < float_bits(dtype) < min(map(float_bits, given)):
+        return None
+    read, keep = ", ".join(sorted(map(str, given))), min(given, key=float_bits)
+    wider = f"{dtype}, which is narrower than all floats that the call read ({read})"
+    return f"{name}: it is right as {wider}: if that is not meant, return {keep}"
 
 
 def _refuse_nothing(reference: np.ndarray[Any, Any], *, may_be_empty: bool) -> None:

@@ -182,7 +182,7 @@ class MeasuredTest:
         if self.evidence is not None:
             errors = {} if check.error is None else {name: check.error}
             if wrong is None:
-                self.evidence.add_note(*([Note(check.loose)] if check.loose is not None else []))
+                self.evidence.add_note(*map(Note, check.doubts))
                 self.evidence.passes(errors)
             elif expect_failure:
                 self.evidence.passes()
@@ -360,7 +360,7 @@ class GpuBenchmark:
         is the reference rounded to NumPy's dtype of `actual`: no such number is nearer. NaN passes only where
         the reference is NaN. Without bounds we use those of `Tolerance.for_dtype` for the dtype of `actual`,
         with `atol` at most a hundredth of the largest reference value. A note says if zeros or a lower
-        precision would pass too.
+        precision would pass too, and if `actual` is narrower than all float arrays that the call was given.
 
         Args:
             actual: array on the device or the host, any shape; also of bfloat16 and float8.

@@ -256,6 +256,19 @@ def test_differences_of_64_bit_integers_neither_round_nor_wrap(actual, expected)
     assert (found.mismatches, found.absolute.value) == (1, float(abs(actual - expected)))
 
 
+@pytest.mark.parametrize("integer", ["int64", "uint64"])
+@pytest.mark.parametrize("other", ["float32", "float64", "longdouble", "complex64", "complex128"])
+def test_differences_of_64_bit_integers_beside_floats_are_exact_both_ways(integer, other):
+    whole, nearest = np.array([2**53 + 3], integer), np.array([2**53], other)
+    for actual, expected in ((whole, nearest), (nearest, whole)):
+        found = compare(actual, expected, Tolerance(atol=2.5), poison=None)
+        rounds = actual is nearest and np.finfo(other).eps > 2**-52  # to what it is
+        assert (found.mismatches, found.absolute.value) == (not rounds, 3.0)
+        assert compare(actual, expected, Tolerance(atol=3.0), poison=None).mismatches == 0
+    assert compare(whole - whole % 4, nearest, EXACT, poison=None).mismatches == 0
+    assert compare(np.array([2**63], "uint64"), np.array([2**63 - 1], "int64"), EXACT).absolute.value == 1.0
+
+
 # ULP
 
 

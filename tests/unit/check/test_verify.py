@@ -114,7 +114,7 @@ def test_bfloat16_is_held_to_its_own_precision(factor, right):
     expected = np.linspace(1, 2, 100)
     check = verified(Bfloat16(factor * expected), expected)
     assert (check.diagnosis is None) is right
-    assert check.loose is None, "there is no lower precision"
+    assert not check.doubts, "there is no lower precision"
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
@@ -161,7 +161,7 @@ def test_bounds_of_integers_and_of_references_of_order_one_are_those_of_the_dtyp
 def test_what_else_the_usual_bounds_would_pass_is_noted(expected, what):
     check = verified(expected.astype("float32"), expected)
     assert check.diagnosis is None
-    assert (check.loose is None) if what is None else (what in check.loose)
+    assert (check.doubts == ()) if what is None else (what in str(check.doubts))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
@@ -177,6 +177,37 @@ def test_a_reference_of_nothing_but_nan_is_refused(dtype):
 def after_a_call(function, *args, outputs=()):
     checks, returned = checked(function, *args, calls=1, outputs=outputs)
     return returned, checks.seen
+
+
+NARROW = np.arange(5, dtype="float16")
+RECORDS = np.zeros(5, "u8,f4")
+
+
+@pytest.mark.parametrize(
+    ("actual", "given", "noted"),
+    [
+        (NARROW, [np.ones(5, "float32")], "float32"),
+        (NARROW, [{"x": [np.ones(5)]}, np.ones(5, "float32"), np.arange(5), RECORDS], "float32, float64"),
+        (NARROW.astype("complex64"), [np.ones(5)], "float64"),
+        (NARROW.astype("float32"), [np.ones(5, "complex128")], "complex128"),
+        (NARROW, [np.ones(5), np.ones(1, "float16")], None),  # one is as narrow
+        (NARROW, [np.arange(5), 2.0, np.float64(3)], None),  # no array of floats
+        (np.arange(5, dtype="int8"), [np.ones(5)], None),
+        (NARROW.astype("float64"), [np.ones(5, "complex128")], None),
+    ],
+)
+def test_an_output_narrower_than_all_floats_that_the_call_read_is_right_and_noted(actual, given, noted):
+    returned, seen = after_a_call(lambda *given: actual.copy(), *given)
+    check = verified(returned, np.arange(5), seen=seen)
+    assert check.diagnosis is None
+    assert (check.doubts == ()) if noted is None else (f"call read ({noted})" in str(check.doubts))
+
+
+def test_what_the_call_updates_in_place_is_read_and_its_outputs_are_not():
+    wide, narrow = np.ones(5), np.zeros(5, "float16")
+    for declared, noted in (({"outputs": (1,)}, True), ({"inout": (1,)}, False)):
+        checks, _ = checked(lambda x, out: np.copyto(out, 2 * x), wide, narrow, **declared)
+        assert bool(verified(narrow, np.full(5, 2.0), seen=checks.seen).doubts) is noted
 
 
 def test_a_comparison_of_no_element_is_refused_unless_the_call_was_given_an_empty_array():
