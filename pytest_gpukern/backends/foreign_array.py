@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import functools
 import inspect
 import math
+import numbers
 import sys
+import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -294,16 +297,48 @@ def why_untrusted(value: Any) -> str | None:
 
     It may if it is lazy, or of a class that somebody derived from a library's array.
     """
-    kind = type(value)
-    lazy = why_lazy(value)
-    if lazy is not None:
+    if (lazy := why_lazy(value)) is not None:
         return lazy
-    known = {array for row in BACKENDS.values() for array in row.arrays}
-    derived = any((base.__module__, base.__name__) in known for base in kind.__mro__[1:])
-    if derived and kind.__module__.partition(".")[0] not in {"numpy", *cuda_packages()}:
+    if hasattr(value, "detach") and any(getattr(value, flag, bool)() for flag in ("is_conj", "is_neg")):
+        return f"{_named(value)} that a flag conjugates or negates: return its resolve_conj().resolve_neg()"
+    if _is_derived(value) and not _is_of_a_library(value):
         why = "a subclass of an array, which may compute when it is read"
         return f"{_named(value)}, {why}: return a plain array"
-    return None
+    converting = (*_CONVERTING, "get") if hasattr(value, "shape") else _CONVERTING
+    unknown = f"{_named(value)}, which {_UNKNOWN}: return a plain array"
+    return unknown if _may_compute(value, converting) else None
+
+
+_HOLD_VALUES = {"PIL", "cudf", "cupyx", "jax", "jaxlib", "ml_dtypes", "numpy", "paddle", "pandas", "polars"}
+_HOLD_VALUES |= {"pyarrow", "scipy", "tensorflow", "warp", *sys.stdlib_module_names}
+"""Packages whose arrays hold their values when a call has returned them, besides those of backends."""
+_CONVERTING = ("__array__", "__float__", "copy_to_host", "detach")
+_UNKNOWN = "is of an unknown class and may compute when it is read"
+_STORED = (dict, types.GetSetDescriptorType, types.MemberDescriptorType)
+
+
+def _is_of_a_library(value: Any) -> bool:
+    package = type(value).__module__.partition(".")[0]
+    return package in _HOLD_VALUES or package in cuda_packages()
+
+
+def _is_derived(value: Any) -> bool:
+    known = {array for row in BACKENDS.values() for array in row.arrays}
+    return any((base.__module__, base.__name__) in known for base in type(value).__mro__[1:])
+
+
+def _may_compute(value: Any, converting: tuple[str, ...]) -> bool:
+    """Returns whether a value of an unknown class has one of these methods, and does not tell its memory.
+
+    On the host its interface must be stored, since a property of Python's may compute. Many libraries have
+    one for device memory, where a call that launches nothing is INVALID. We trust DLPack.
+    """
+    if isinstance(value, (numbers.Number, ctypes.Array)) or _is_of_a_library(value):
+        return False
+    tells = isinstance(inspect.getattr_static(value, "__array_interface__", None), _STORED)
+    for name in ("__cuda_array_interface__", "__dlpack_device__"):
+        tells |= inspect.getattr_static(value, name, None) is not None
+    return (not tells or _is_derived(value)) and any(hasattr(value, name) for name in converting)
 
 
 def _copy_from_device(host: np.ndarray[Any, Any], pointer: int) -> None:
@@ -321,22 +356,28 @@ def refuse_what_proves_nothing(actual: Any, expected: Any) -> None:
     """Refuses to compare a lazy output, one that may hide elements, or one with itself as its reference.
 
     Raises:
-        TypeError: `actual` is lazy, or one is of a subclass of NumPy's array.
+        TypeError: `actual` or an item of it is lazy or of an unknown class, or one is of NumPy's subclasses.
         ValueError: they share memory.
     """
     import numpy as np
 
-    if hasattr(actual, "__dask_graph__"):
-        raise TypeError(
-            f"actual is {_named(actual)}, which computes when it is read, not when it was measured: "
-            "call compute() inside the measured function, and verify its result"
-        )
-    for role, value in (("actual", actual), ("expected", expected)):
+    for role, value in (*leaves("actual", actual), *leaves("expected", expected)):
         if isinstance(value, np.ndarray) and type(value) not in (np.ndarray, np.memmap):
             raise TypeError(
                 f"{role} is {_named(value)}, a subclass of numpy.ndarray, which may hide elements or compute "
                 "them when it is read: pass a plain array, as from numpy.array(…) or filled()"
             )
+        if role.startswith("expected"):
+            continue
+        if hasattr(value, "__dask_graph__"):
+            why = "computes when it is read, not when it was measured: call compute() of it"
+        elif _may_compute(value, (*_CONVERTING, "get", "__getitem__")):
+            why = f"{_UNKNOWN}: make a plain array of it"
+        else:
+            continue
+        raise TypeError(
+            f"{role} is {_named(value)}, which {why} inside the measured function, and verify the result"
+        )
     one, other = users_array(actual), users_array(expected)
     if one is not None and other is not None and one.overlaps(other):
         raise ValueError(
@@ -367,12 +408,15 @@ def to_host(value: Any) -> np.ndarray[Any, Any]:
 
     if hasattr(value, "__dask_graph__"):
         value = value.compute(scheduler="synchronous")
-    if hasattr(value, "copy_to_host"):  # Numba
+    lies = None if _is_of_a_library(value) else users_array(value)  # whose own methods may compute
+    if lies is not None:
+        value = lies.values(lies.fetch())
+    elif hasattr(value, "copy_to_host"):  # Numba
         value = value.copy_to_host()
     elif hasattr(value, "detach"):  # PyTorch, wherever the tensor is
         value = value.detach().cpu().resolve_conj().resolve_neg()
         value = value.float() if narrow_dtype(value) else value
-    elif hasattr(value, "get") and not isinstance(value, dict):  # CuPy and PyCUDA
+    elif hasattr(value, "get") and not hasattr(value, "items"):  # CuPy and PyCUDA, no mapping
         value = value.get()
     array = np.asarray(value)
     if narrow_dtype(array):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import fnmatch
 import functools
 import itertools
@@ -15,7 +16,12 @@ import pytest
 from host_cuda import OnDevice
 
 from pytest_gpukern.arrays.compare import POISONS, poison_bytes, still_poisoned
-from pytest_gpukern.backends.foreign_array import users_array, why_untrusted
+from pytest_gpukern.backends.foreign_array import (
+    refuse_what_proves_nothing,
+    to_host,
+    users_array,
+    why_untrusted,
+)
 
 
 @pytest.fixture
@@ -151,6 +157,68 @@ def test_a_lazily_conjugated_tensor_lies_where_its_elements_are_and_is_compared_
     assert np.array_equal(marked.values(marked.fetch()), -read if "negated" in marks else read)
 
 
+@pytest.mark.parametrize("marks", [("conjugated",), ("negated",)])
+def test_a_returned_tensor_that_a_flag_conjugates_or_negates_is_not_computed(marks):
+    tensor = type("Tensor", (Tensor,), {"__module__": "torch"})
+    assert "return its resolve_conj().resolve_neg()" in why_untrusted(tensor(BASE, marks))
+    assert why_untrusted(tensor(BASE)) is None
+
+
+def computes(self, *_, **__):
+    raise AssertionError("it computes")
+
+
+def of_class(module="test_it", **members):
+    return type("Array", (), {"__module__": module, **members})()
+
+
+class OfItsMemory:
+    """What tells where its elements lie, though its methods compute."""
+
+    __array__ = get = computes
+
+    def __init__(self):
+        self.array = np.ones(3)
+        self.__array_interface__ = self.array.__array_interface__
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"__array__": computes},
+        {"__array__": computes, "__array_interface__": property(computes)},
+        {"__array__": computes, "__array_interface__": functools.cached_property(computes)},
+        {"get": computes, "shape": (3,)},
+        {"detach": computes},
+        {"copy_to_host": computes},
+        {"__float__": computes},
+    ],
+)
+def test_an_array_of_an_unknown_class_is_no_result_since_it_may_compute_when_it_is_converted(members):
+    lazy = of_class(**members)
+    assert "is of an unknown class and may compute" in why_untrusted(lazy)
+    for actual in (lazy, [lazy, lazy], (1.0, [lazy])):
+        with pytest.raises(TypeError, match=r"Array, which is of an unknown class and may compute"):
+            refuse_what_proves_nothing(actual, BASE)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        OfItsMemory(),
+        of_class("jaxlib._jax", __array__=lambda self, *_, **__: np.ones(3), __dlpack__=computes),
+        of_class("pandas.core.series", __array__=lambda self, *_, **__: np.ones(3), get=computes, items=()),
+        (ctypes.c_float * 3)(1, 1, 1),
+        memoryview(b"\1\1\1"),
+        [np.float32(1), 1, 1.0],
+    ],
+)
+def test_arrays_that_hold_their_values_are_read_without_a_method_that_may_compute(value):
+    assert why_untrusted(value) is None
+    refuse_what_proves_nothing(value, BASE)
+    assert to_host(value).tolist() == [1, 1, 1]
+
+
 class Lazy:
     __dask_graph__ = None
 
@@ -228,6 +296,7 @@ def test_values_that_compute_nothing_late_are_trusted(tmp_path):
             Iterates(),
             file,
             {1: 2},
+            of_class(get=computes),  # a mapping, a queue
         ]
         assert [why_untrusted(value) for value in values] == [None] * len(values)
 

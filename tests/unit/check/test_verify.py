@@ -95,6 +95,7 @@ def test_what_is_left_of_terms_that_cancel_is_right_though_small(kernel, dtype):
 class Bfloat16:
     """A tensor of PyTorch's."""
 
+    __module__ = "torch"
     dtype, is_cuda, requires_grad = "torch.bfloat16", False, False
 
     def __init__(self, values):
