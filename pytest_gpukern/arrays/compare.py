@@ -34,14 +34,13 @@ def is_narrow(dtype: object) -> bool:
     return _NARROW.fullmatch(str(dtype)) is not None
 
 
-def float_bits(dtype: object) -> int:
+def float_bits(dtype: Any) -> int:
     """Returns the bits of a float, or of a part of a complex number; 0 for other dtypes."""
     import numpy as np
 
     if is_narrow(dtype):
         return int(re.findall(r"\d+", str(dtype))[0])
-    known = np.dtype(dtype)  # type: ignore[call-overload]
-    return int({"f": 8, "c": 4}.get(known.kind, 0) * known.itemsize)
+    return int(np.finfo(dtype).bits) if dtype.kind in "fc" else 0
 
 
 def dtype_missing(dtype: object) -> str | None:
@@ -436,7 +435,7 @@ class Tolerance:
     The reference rounded to the dtype of the output is accepted by any bounds: nothing there is nearer.
 
     Raises:
-        ValueError: a bound is negative or not finite.
+        ValueError: a bound is negative, not finite or a bool.
     """
 
     rtol: float = 0.0
@@ -446,7 +445,7 @@ class Tolerance:
     def __init__(self, rtol: float = 0.0, atol: float = 0.0) -> None:
         __tracebackhide__ = True
         for name, value in (("rtol", rtol), ("atol", atol)):
-            if not (isinstance(value, numbers.Real) and 0 <= value < float("inf")):
+            if isinstance(value, bool) or not (isinstance(value, numbers.Real) and 0 <= value < math.inf):
                 raise ValueError(f"{name}={value!r}: must be a finite number ≥ 0, such as 1e-6")
             object.__setattr__(self, name, value)
 

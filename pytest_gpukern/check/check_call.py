@@ -410,6 +410,7 @@ class CheckedCalls(Launch):
         earlier = {name: output for name, output in self.seen.outputs.items() if not output.declared}
         results: dict[str, UsersArray] = {}
         renewed: dict[str, UsersArray] = {}
+        is_new = False
         self.results, self.renewed, self._returned = results, renewed, {}
         self.held = {
             f"{name} of an earlier call, which is still held": earlier[name].array for name in earlier
@@ -417,6 +418,7 @@ class CheckedCalls(Launch):
         for name, value in leaves("returned", returned):
             array = users_array(value)
             if array is None:
+                is_new |= value is not None
                 continue
             self._returned[name] = array
             given = any(value is argument for argument in self._given)
@@ -444,6 +446,8 @@ class CheckedCalls(Launch):
         self._returns_new = bool(renewed) or any(name not in earlier for name in results)
         if self._returns_new:
             self.notes.update(dict.fromkeys(self._not_poisoned))
+        may_write = not self._declares and any(not of.read_only for of in self.inputs.values())
+        self.seen.unpoisoned = self._fixed and may_write and not (is_new or results)
 
     def _note_view(self, name: str, array: UsersArray, argument: str) -> None:
         """Notes a returned view of a whole argument: the call wrote it, or computed nothing."""
@@ -618,6 +622,7 @@ class SeenOutputs:
     Attributes:
         given_empty: whether a call was given an empty array, so its outputs may be empty.
         given_floats: dtypes of the float and complex arrays that calls read.
+        unpoisoned: whether a call was given arrays that it may write, declares none and returned nothing new.
     """
 
     def __init__(self, determinism: Determinism | None, *, fixed: bool) -> None:
@@ -628,6 +633,7 @@ class SeenOutputs:
         self.outputs: dict[str, SeenOutput] = {}
         self.given_empty = False
         self.given_floats: set[Any] = set()
+        self.unpoisoned = False
 
     def name_of(self, actual: Any, on_host: np.ndarray[Any, Any]) -> str | None:
         """Returns the name of the output that a test verifies, or a copy of it; None if it is not known."""
@@ -778,6 +784,7 @@ def check_against_reference(
     seen: SeenOutputs | None,
     hashes: bool,
     asks_what_else: bool,
+    counts: bool = True,
 ) -> ReferenceCheck:
     """Compares an output with its reference; the device must be idle.
 
@@ -790,6 +797,7 @@ def check_against_reference(
         seen: what the test's calls left in their outputs; this may be one of them.
         hashes: whether the error includes the hash of the output.
         asks_what_else: whether to say if the bounds would also pass a lower precision or zeros.
+        counts: whether the output is compared by this; it is not where it must be wrong.
 
     Raises:
         TypeError: `actual` is lazy, or an array is of a subclass of NumPy's or holds no numbers.
@@ -813,7 +821,7 @@ def check_against_reference(
     if (rtol, atol) == (None, None):
         tolerance = default_tolerance(reference, dtype)
     else:
-        tolerance = Tolerance(rtol=rtol or 0.0, atol=atol or 0.0)
+        tolerance = Tolerance(rtol=0.0 if rtol is None else rtol, atol=0.0 if atol is None else atol)
     comparison = compare(on_host, reference, tolerance, poison=None)
     diagnosis = diagnose_values(name, comparison, tolerance, poisoned=poisoned)
     bits = bits_of(on_host) if hashes else None
@@ -821,7 +829,8 @@ def check_against_reference(
     if known is not None:
         determinism = seen.determinism(known)
         diagnosis = diagnosis or seen.diagnose_others(known, reference, tolerance)
-    seen.note_compared(known, actual, on_host)
+    if counts:
+        seen.note_compared(known, actual, on_host)
     error = dataclasses.replace(comparison.error, bits=bits, determinism=determinism)
     loose = narrower = None
     if asks_what_else and diagnosis is None:
@@ -843,9 +852,9 @@ def _narrower(name: str, dtype: object, given: set[Any]) -> str | None:
     """Says that a float output is narrower than all floats that the call read, or None."""
     if not given or not 0 < float_bits(dtype) < min(map(float_bits, given)):
         return None
-    read, keep = ", ".join(sorted(map(str, given))), min(given, key=float_bits)
-    wider = f"{dtype}, which is narrower than all floats that the call read ({read})"
-    return f"{name}: it is right as {wider}: if that is not meant, return {keep}"
+    read = f"all floats that the call read ({', '.join(sorted(map(str, given)))})"
+    remedy = f"if that is not meant, return {min(given, key=float_bits)}"
+    return f"{name}: it is right as {dtype}, which is narrower than {read}: {remedy}"
 
 
 def _refuse_nothing(reference: np.ndarray[Any, Any], *, may_be_empty: bool) -> None:

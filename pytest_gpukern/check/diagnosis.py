@@ -203,10 +203,9 @@ class Launch(ABC):
 
 
 def complaint(answer: object, refuse: Callable[[str], Exception]) -> str | None:
-    """Returns what a user's `check` says is wrong, by what it returned; None if it found nothing wrong.
+    """Returns what is wrong by the answer of a user's `check`: a text, or False of any library; else None.
 
-    None, true values and an empty text find nothing, also a true value of NumPy or PyTorch. Raises what
-    `refuse` makes of a text for anything but these, false values and texts.
+    Raises what `refuse` makes of a text if the answer is no text, no truth value and not None.
     """
     if answer is None or isinstance(answer, str):
         return str(answer or "") or None

@@ -14,7 +14,7 @@ from pytest_gpukern.baseline.store import ToPrune
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.run import BASELINE, Advice, RunResults
-from pytest_gpukern.values.note import NO_GPU
+from pytest_gpukern.values.note import NO_GPU, About
 from pytest_gpukern.values.options import OPTIONS, try_the_simulator, values_of
 from pytest_gpukern.values.result import Result
 from pytest_gpukern.values.verdict_table import VerdictKind
@@ -28,7 +28,7 @@ _MOST_ACCEPTED = 10
 
 
 def record_lines(report: RunReport, config: pytest.Config) -> list[str | Advice]:
-    """Says what was written, how to record and accept, what was not recorded and why, and what is stale."""
+    """Says what was written, how to record and accept, what was not recorded, is stale or was unpoisoned."""
     settings, results = report.settings, report.results
     lines: list[str | Advice] = []
     if settings.benchmark and settings.baseline == "compare":
@@ -37,6 +37,10 @@ def record_lines(report: RunReport, config: pytest.Config) -> list[str | Advice]
     if report.baselines is not None:
         lines += _written(report.baselines, results)
     lines += (_to_prune(stale, config) for stale in report.stale)
+    unpoisoned = [of.case_name for of in results if any(note.about is About.UNPOISONED for note in of.notes)]
+    if unpoisoned:
+        remedy = "declare what the call writes with outputs= or inout="
+        lines.append(f"never poisoned, so old memory may pass: {_which(unpoisoned)}; {remedy}")
     if not settings.asked and any(skip.kind == NO_GPU for skip in report.skips):
         lines.append(try_the_simulator(config))
     return [line for line in lines if line]

@@ -59,8 +59,7 @@ class CallTarget:
         next_turn: begins the next untimed call.
         executions: what is timed. `Rounds` decide themselves how many samples they take, of how many calls.
         fixed: whether every call has the same arguments.
-        check: `check(returned, *args, **kwargs)` raises, or returns what `complaint` takes for one, if an
-            untimed call was wrong.
+        check: `check(returned, *args, **kwargs)` raises, or returns a `complaint`, of a wrong untimed call.
         called_after: whether a call follows timing even if nothing checks it.
         leaves_host_calls: whether a call that puts nothing on the GPU raises `NothingLaunched`. Such a test
             never asked for this plugin, so its calls are not checked.

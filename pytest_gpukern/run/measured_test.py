@@ -26,9 +26,10 @@ from pytest_gpukern.run.call_subject import CallSubject, CallTarget, LoopSubject
 from pytest_gpukern.run.case_subject import CaseSubject, refuse_to_reject, why_not_rejected
 from pytest_gpukern.run.spine import NO_CALL, Evidence, NotRunError, SubjectContext, run, settle
 from pytest_gpukern.values.nearest import refusing_unknown
-from pytest_gpukern.values.note import Note
+from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Correctness, GateFailure, JsonDict, Result
 
+_UNPOISONED = "its call returned nothing new and declares no outputs, so nothing that it wrote was poisoned"
 _WENT_ON = "the test caught this and went on; use verify(…, expect_failure=True) for an expected failure"
 
 
@@ -173,6 +174,7 @@ class MeasuredTest:
             seen=self.seen,
             hashes=environment.gpu.measures,
             asks_what_else=self.evidence is not None,
+            counts=not expect_failure,
         )
         self.verified = True
         name = f"{check.name} {len(earlier) + 1}" if check.name in earlier else check.name
@@ -184,9 +186,7 @@ class MeasuredTest:
             if wrong is None:
                 self.evidence.add_note(*map(Note, check.doubts))
                 self.evidence.passes(errors)
-            elif expect_failure:
-                self.evidence.passes()
-            else:
+            elif not expect_failure:
                 self.evidence.fails(wrong, errors)
         if wrong is not None and not expect_failure:
             self._fail(f"INCORRECT: {wrong}")
@@ -221,6 +221,9 @@ class MeasuredTest:
             self._fail_where_incorrect()
         if self.seen is not None and not self._has_check and self.seen.never_compared:
             self.evidence.add(correctness=Correctness.UNCHECKED, unchecked=self.seen.never_compared)
+        unpoisoned = self.seen is not None and self.seen.unpoisoned
+        if unpoisoned and self.evidence.result.correctness is Correctness.PASSED:
+            self.evidence.add_note(Note(_UNPOISONED, About.UNPOISONED))
         self.evidence.add(duration_s=time.monotonic() - self._begun_s)
         marker = self.context.marker
         expects_check = self._is_ours or bool(marker.outputs or marker.inout)
@@ -367,12 +370,12 @@ class GpuBenchmark:
             expected: reference of the same shape, in the same or a higher precision.
             rtol: relative bound; 0 if only `atol` is given.
             atol: absolute bound; 0 if only `rtol` is given.
-            expect_failure: whether the output must be wrong; then a right one fails the test. A test that
-                catches the failure itself fails at its end.
+            expect_failure: whether the output must be wrong; then a right one fails the test, and a wrong one
+                does not count as compared. A test that catches the failure itself fails at its end.
 
         Raises:
-            TypeError: `actual` is lazy, either is of a subclass of NumPy's array, or holds no numbers.
-            ValueError: a bound is negative or not finite, the two arrays share memory, `expected` holds only
+            TypeError: `actual` is lazy or of an unknown class, or one of NumPy's subclasses or no numbers.
+            ValueError: a bound is negative, not finite or a bool, the arrays share memory, `expected` is all
                 NaN, or both are empty although no call was given an empty array.
         """
         __tracebackhide__ = True

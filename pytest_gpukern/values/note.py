@@ -24,6 +24,7 @@ class About(enum.StrEnum):
     TIMERS = "timers", "timers that differ"
     LAUNCH_COST = "launch cost", "launch cost in the time"
     SIZES = "sizes", "sizes not checked"
+    UNPOISONED = "unpoisoned", "outputs that were never poisoned"
     MACHINE_CODE = "machine code", "machine code not known"
 
 

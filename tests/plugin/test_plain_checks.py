@@ -49,7 +49,7 @@ def found_in(pytester):
 
 
 def test_right_calls_pass_and_verify_compares_what_the_last_of_them_left(plain, pytester):
-    plain(
+    ran = plain(
         """
 @declared
 def test_name(gpu_benchmark):
@@ -94,16 +94,61 @@ def test_tolerant(gpu_benchmark):
     out = np.empty(N)
     gpu_benchmark(noisy(), x, out=out)
     gpu_benchmark.verify(out, 2 * x)
+
+def test_scalar(gpu_benchmark):
+    gpu_benchmark.verify(gpu_benchmark(np.sum, x), x.sum())
 """
-    ).assert_outcomes(passed=8)
+    )
+    ran.assert_outcomes(passed=9)
+    ran.stdout.no_fnmatch_line("*never poisoned*")
     found = found_in(pytester)
     assert {result["correctness"] for result in found.values()} == {"PASSED"}
     determinism = {
         name: error["determinism"] for name, result in found.items() for error in result["errors"].values()
     }
+    assert determinism.pop("test_scalar") is None
     assert determinism.pop("test_tolerant") == "tolerant"
     bitwise = ("test_name", "test_position", "test_returned", "test_update", "test_in_part")
     assert determinism == dict.fromkeys(bitwise, "bitwise")
+
+
+UNDECLARED = """
+def into(gpu_benchmark):
+    out = np.empty(N)
+    gpu_benchmark(double, x, out)
+    return out
+
+@pytest.mark.parametrize("last", [1, 2])
+def test_into(gpu_benchmark, last):
+    gpu_benchmark.verify(into(gpu_benchmark), 2 * x)
+
+def test_only_wrong(gpu_benchmark):
+    gpu_benchmark.verify(into(gpu_benchmark), x, expect_failure=True)
+
+@declared
+def test_one_is_wrong(gpu_benchmark):
+    out = np.empty(N)
+    gpu_benchmark(double, x, out=out)
+    gpu_benchmark.verify(out, x, expect_failure=True)
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)])
+def test_outputs_that_nobody_poisoned_are_one_note_and_an_expected_failure_checks_nothing(workers, pytester):
+    pytester.makepyfile(
+        test_doubling=PLAIN.replace("gpu_benchmark(", "gpu_benchmark(timer='host', ", 1) + UNDECLARED
+    )
+    ran = pytester.runpytest_inprocess("--gpukern-report=run.json", *workers)
+    ran.assert_outcomes(passed=4)
+    (said,) = [line for line in ran.outlines if "never poisoned" in line]
+    assert "2 cases, test_doubling/test_into[1] among them" in said
+    found = {name: (of["correctness"], of["unchecked"]) for name, of in found_in(pytester).items()}
+    assert found == {
+        "test_into[1]": ("PASSED", []),
+        "test_into[2]": ("PASSED", []),
+        "test_only_wrong": ("UNCHECKED", []),
+        "test_one_is_wrong": ("UNCHECKED", ["out"]),
+    }
 
 
 BROKEN = """

@@ -144,6 +144,14 @@ def test_the_reference_rounded_to_the_dtype_of_the_output_is_right_whatever_the_
         )
 
 
+@pytest.mark.parametrize("bound", [True, False, np.True_, np.False_, ""])
+@pytest.mark.parametrize("name", ["rtol", "atol"])
+def test_a_bound_that_is_no_number_is_refused_though_it_may_count_as_one(name, bound):
+    with pytest.raises(ValueError, match=f"{name}={bound!r}: must be a finite number"):
+        verified(np.ones(3), np.zeros(3), **{name: bound})
+    assert verified(np.ones(3), np.ones(3), **{name: 0}).diagnosis is None
+
+
 def test_bounds_of_integers_and_of_references_of_order_one_are_those_of_the_dtype():
     assert default_tolerance(np.arange(5), "int32") == Tolerance()
     for dtype in ("float16", "float32", "float64", "complex64"):

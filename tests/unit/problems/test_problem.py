@@ -399,7 +399,7 @@ def test_something_that_is_no_tolerance_is_not_taken_for_the_default(given_as, m
         doubling(tolerance=given_as).tolerances({"out": SPEC}, {"n": 3})
 
 
-@pytest.mark.parametrize("value", [-1e-9, float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("value", [-1e-9, float("nan"), float("inf"), -float("inf"), True, False])
 @pytest.mark.parametrize("name", ["rtol", "atol"])
 def test_a_bound_that_is_negative_or_not_finite_is_refused(name, value):
     with pytest.raises(ValueError, match=f"{name}={value!r}: must be a finite number ≥ 0"):
