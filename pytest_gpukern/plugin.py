@@ -277,8 +277,8 @@ def pytest_benchmark_group_stats(config: pytest.Config) -> Generator[None, Any, 
 def gpu_device(pytestconfig: pytest.Config) -> Device:
     """The GPU of this run: index, name, UUID, compute capability, memory, multiprocessors, L2 bytes.
 
-    `is_simulated` where Numba's simulator stands in for it. Without either the test is skipped, with the
-    reason.
+    `is_simulated` where Numba's simulator stands in for it. With `--gpukern-code` it is an H200 that is not
+    there. Without any of them the test is skipped, with the reason.
     """
     gpu = environment_for_test(pytestconfig).gpu
     if gpu.device is None:

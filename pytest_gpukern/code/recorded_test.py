@@ -7,7 +7,7 @@ import importlib
 import math
 import tempfile
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,7 +19,8 @@ from pytest_gpukern.code.disassembly import DisassemblyError, Store, facts, requ
 from pytest_gpukern.code.launches import CannotBeKnown, DoesNotCompile, Launch, StandIn
 from pytest_gpukern.gpu.fingerprint import library_versions
 from pytest_gpukern.gpu.kernel_facts import autotuned
-from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
+from pytest_gpukern.gpu.model import Device
+from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error, torch_wants_gpu
 from pytest_gpukern.measure.ceilings import default_cache_dir
 from pytest_gpukern.problems.call_by_name import Point, ProblemError, call_by_name, place_of
 from pytest_gpukern.problems.cases import Case
@@ -33,13 +34,36 @@ from pytest_gpukern.session.stash import NEW_TEST, settings_of
 from pytest_gpukern.values.backend_table import BACKENDS, cuda_packages
 from pytest_gpukern.values.note import CANNOT_BE_KNOWN, NOT_COVERED, NotRun
 from pytest_gpukern.values.result import CompiledCode, KernelFacts
-from pytest_gpukern.values.untrusted_json import FileError
+from pytest_gpukern.values.untrusted_json import FileError, bounded
 
 _PACKAGE = Path(__file__).parent.parent
+_NO_KERNEL = "no kernel of Numba or Triton; hand one over: gpu_benchmark(kernel[grid, block], x, y)"
 
 
 class Recorded(BaseException):
     """Ends a test whose launches are recorded. A test catches `Exception`, and must not catch this."""
+
+
+class NotCovered(Exception):  # noqa: N818
+    """Says why nothing of a test is compiled, and what to write instead."""
+
+
+class StandInDevice(Device):
+    """Is `gpu_device`: an H200, as libraries tell host code. So a test takes what it is measured with."""
+
+    multiprocessor_count, l2_bytes, memory_free_bytes = 132, 60 << 20, 141 * 10**9
+
+
+class _WarmUp:
+    """Is `gpu_warmup`, which calls once, and what that returns: no call takes time on a device."""
+
+    calls, settled = 1, True
+
+    def __init__(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+        function(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise CannotBeKnown(f"host code reads {name} of a warm-up")
 
 
 class StandIns:
@@ -100,50 +124,84 @@ class Recorder:
         new_test: Callable[..., MeasuredTest] = functools.partial(RecordedTest, self._stand_ins, {})
         config.stash[NEW_TEST] = new_test
 
+    @pytest.fixture(scope="session")
+    def gpu_device(self, pytestconfig: pytest.Config) -> Device:
+        capability = capability_of(settings_of(pytestconfig).code)
+        uuid = "GPU-00000000-0000-0000-0000-000000000000"
+        return StandInDevice(0, "NVIDIA H200", uuid, capability, StandInDevice.memory_free_bytes)
+
+    @pytest.fixture(scope="session")
+    def gpu_synchronize(self) -> Callable[[], None]:
+        return lambda: None
+
+    @pytest.fixture(scope="session")
+    def gpu_warmup(self) -> type[_WarmUp]:
+        return _WarmUp
+
     @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtest_setup(self) -> Generator[None, Any, Any]:
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
         self._stand_ins.begin()
-        with self._ending():
+        with self._ending(item):
             return (yield)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtest_call(self) -> Generator[None, Any, Any]:
-        with self._ending():
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        with self._ending(item):
             yield
-            reason = NotRun(NOT_COVERED, "its body measures nothing that we take part in")
-            raise pytest.skip.Exception(reason, _use_item_location=True)
+            raise NotCovered(f"its body measures {_NO_KERNEL}")
 
     @contextmanager
-    def _ending(self) -> Iterator[None]:
-        """Passes a test that has recorded, and skips one whose launches cannot be known, with its line."""
+    def _ending(self, item: pytest.Item) -> Iterator[None]:
+        """Passes a test that has recorded; skips one whose launches are not known, with line and remedy."""
         try:
             yield
         except Recorded:
             pass
+        except (DoesNotCompile, DisassemblyError) as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
         except Exception as error:
-            why = self._stand_ins.why_unknown(error)
-            if why is not None:
-                reason = NotRun(CANNOT_BE_KNOWN, f"{self._users_line(error)}: {why}")
-                raise pytest.skip.Exception(reason, _use_item_location=True) from None
-            if isinstance(error, (DoesNotCompile, DisassemblyError)):
-                raise pytest.fail.Exception(str(error), pytrace=False) from None
             library = type(error).__module__.partition(".")[0]
-            covered = {package for name in self._stand_ins.of for package in BACKENDS[name].packages}
-            if missing_gpu_in_error(error) is None and library not in cuda_packages() - covered:
+            uncovered = cuda_packages().difference(*(BACKENDS[of].packages for of in self._stand_ins.of))
+            kind, why = NOT_COVERED, str(error)
+            if isinstance(error, NotCovered):
+                pass
+            elif (unknown := self._stand_ins.why_unknown(error)) is not None:
+                kind, why = CANNOT_BE_KNOWN, f"{unknown}; do that behind the measured call"
+            elif isinstance(error, MemoryError):
+                kind, why = "too large", f"{why}; take a size that fits into memory here, too"
+            elif library in uncovered or missing_gpu_in_error(error) or torch_wants_gpu(error):
+                why = f"a device is needed ({bounded(why, 80)}); launch on arrays of Numba or PyTorch"
+            else:
                 raise
-            reason = NotRun(NOT_COVERED, f"{library} needs a device")
+            reason = NotRun(kind, f"{self._users_line(error, item)}: {why}")
             raise pytest.skip.Exception(reason, _use_item_location=True) from None
 
-    def _users_line(self, error: BaseException) -> str:
-        """Returns file and line of the innermost code below the root folder that is not ours."""
+    def _users_line(self, error: BaseException, item: pytest.Item) -> str:
+        """Returns file and line of the user's innermost code that an error comes from, else of the test."""
         frames = [
             (frame.f_code.co_filename, line)
             for frame, line in traceback.walk_tb(error.__traceback__)
-            if Path(frame.f_code.co_filename).is_relative_to(self._root)
+            if any(map(Path(frame.f_code.co_filename).is_relative_to, (self._root, item.path.parent)))
             and not Path(frame.f_code.co_filename).is_relative_to(_PACKAGE)
             and "site-packages" not in frame.f_code.co_filename
         ]
-        return place_of(*frames[-1]) if frames else "the test"
+        return place_of(*(frames or [(str(item.path), 1 + (item.location[1] or 0))])[-1])
+
+
+def capability_of(architectures: Sequence[str]) -> Any:
+    """Returns the compute capability; of several what answers where all of them give the same answer."""
+    every = [divmod(int(name.removeprefix("sm_")), 10) for name in architectures]
+
+    def ask(_: object, name: str, *args: Any) -> Any:
+        answers = {getattr(one, name)(*args) for one in every}
+        if len(answers) > 1:
+            differ = f"gpu_device.compute_capability differs between {' and '.join(architectures)}"
+            raise NotCovered(f"{differ}; compile for one of them a run: --gpukern-code={architectures[0]}")
+        return answers.pop()
+
+    names = (f"__{of}__" for of in ("eq", "ne", "lt", "le", "gt", "ge", "hash", "getitem", "len", "repr"))
+    several = type("Capability", (), {name: functools.partialmethod(ask, name) for name in names})
+    return every[0] if len(every) == 1 else several()
 
 
 _Inputs = dict[tuple[Problem, str], dict[str, Any]]
@@ -233,7 +291,7 @@ class RecordedTest(MeasuredTest):
                     stand_in.choose(chosen)
                 call()
             if not self.stand_ins.launches:
-                pytest.skip(NotRun(NOT_COVERED, "it launches no kernel of Numba or Triton"))
+                raise NotCovered(f"it launches {_NO_KERNEL}")
             code[name] = _compiled(self.stand_ins.launches, name)
         refused = [f"{name}: {of.refused}" for name, of in code.items() if of.refused]
         if len(refused) == len(code):
@@ -246,9 +304,8 @@ class RecordedTest(MeasuredTest):
     def _on_record(self, architecture: str) -> Mapping[str, Mapping[str, str]]:
         """Returns what autotuners chose on devices of an architecture, such as `sm_90`."""
         assert self.result is not None
-        major, minor = divmod(int(architecture.removeprefix("sm_")), 10)
         try:
-            return self.environment.store.autotuned(self.result.case, (major, minor))
+            return self.environment.store.autotuned(self.result.case, capability_of([architecture]))
         except FileError as error:
             self._fail(str(error))
 

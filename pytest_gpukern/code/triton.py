@@ -27,17 +27,18 @@ from typing import Any
 from pytest_gpukern.code.launches import CannotBeKnown, Compiled, DoesNotCompile, Launch, require
 from pytest_gpukern.gpu.kernel_facts import configuration
 from pytest_gpukern.problems.call_by_name import place_of
+from pytest_gpukern.values.note import DEVICE_OF_TENSORS
 
 _OLDEST = {"triton": "3.6", "torch": "2.9"}  # what the extra `triton` asks for
 _REMEDY = "pip install 'pytest-gpukern[triton]'"
 
-# What host code is told about the device, whatever is compiled for: figures of an H100 or H200 (SXM).
+# What host code is told about the device, whatever is compiled for: figures of an H200 (SXM).
 _CAPABILITY = (9, 0)
 _PROPERTIES = {  # PyTorch's names and Triton's
-    "name": "no device: machine code only",
+    "name": "NVIDIA H200",
     "major": _CAPABILITY[0],
     "minor": _CAPABILITY[1],
-    "total_memory": 80 << 30,
+    "total_memory": 141 * 10**9,
     "multi_processor_count": 132,
     "max_threads_per_multi_processor": 2048,
     "regs_per_multiprocessor": 65536,
@@ -326,7 +327,8 @@ def _guard_build_without_cuda() -> None:
 def _held(value: Any, place: int | str) -> Any:
     """Returns an argument as it is now: the hook of a configuration may change a tensor descriptor later."""
     if getattr(getattr(value, "device", None), "type", "cuda") == "cpu":  # as Triton's launcher says it
-        raise ValueError(f"Pointer argument (at {place}) cannot be accessed from Triton (cpu tensor?)")
+        refused = f"Pointer argument (at {place}) cannot be accessed from Triton (cpu tensor?)"
+        raise ValueError(f"{refused}; {DEVICE_OF_TENSORS}")
     return copy.copy(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpukern.session import stash
-from pytest_gpukern.values.note import NOT_SIMULATED, NotRun
+from pytest_gpukern.values.note import DEVICE_OF_TENSORS, NO_GPU, NOT_SIMULATED, NotRun
 from pytest_gpukern.values.options import SettingsError, asked, try_the_simulator
 from pytest_gpukern.values.phases import ACCOUNT
 
@@ -143,16 +143,17 @@ def _end_without_gpu(item: pytest.Item, error: Exception) -> None:
     """Ends a test that uses this plugin where `error` says that there is no GPU, and there is none."""
     if not may_use_gpu(item):
         return
-    from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
+    from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error, torch_wants_gpu
 
-    # PyTorch for processors says so whatever the machine has, so it counts only where there is no GPU.
-    if missing_gpu_in_error(error) is None and "Torch not compiled with CUDA" not in str(error):
+    if missing_gpu_in_error(error) is None and not torch_wants_gpu(error):
         return
     gpu = stash.environment_of(item.config).gpu
     if gpu.missing_gpu is None:  # the library fits neither the driver nor the card
         return
     if asked(item.config):
-        raise pytest.skip.Exception(gpu.why_no_gpu, _use_item_location=True) from None
+        on_host = gpu.simulated.active and torch_wants_gpu(error)
+        reason = NotRun(NO_GPU, f"PyTorch has none; {DEVICE_OF_TENSORS}") if on_host else gpu.why_no_gpu
+        raise pytest.skip.Exception(reason, _use_item_location=True) from None
     by_numba = type(error).__module__.partition(".")[0] == "numba"
     remedy = try_the_simulator(item.config) if by_numba else "Only Numba kernels can be checked without one"
     raise pytest.fail.Exception(f"no GPU: {gpu.missing_gpu}\n{remedy}", pytrace=False) from None
@@ -388,7 +389,7 @@ def replay(
         if outcome == "xfailed":
             pytest.xfail(text)
         if outcome == "skipped":
-            pytest.skip(text)
+            raise pytest.skip.Exception(text, _use_item_location=True)
 
     item.setup = item.teardown = lambda: None  # type: ignore[method-assign]
     item.runtest = say  # type: ignore[method-assign]

@@ -43,6 +43,7 @@ NO_GPU = "no GPU"
 NOT_SIMULATED = "not in the simulator"
 NOT_COVERED = "not covered without a GPU"
 CANNOT_BE_KNOWN = "cannot be known without a GPU"
+DEVICE_OF_TENSORS = 'write device="cpu" if gpu_device.is_simulated else "cuda"'
 
 
 class NotRun(str):

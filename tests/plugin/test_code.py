@@ -100,6 +100,11 @@ def run(pytester, *options, file="test_scaling.py", status=0):
     return result
 
 
+def line_of(words, text):
+    """Returns the line in which words stand, in the file that pytester makes of a text."""
+    return text.lstrip().partition(words)[0].count("\n") + 1
+
+
 def change(file):
     file.write_text(file.read_text().replace(*DOUBLES))
 
@@ -152,9 +157,8 @@ def test_plain_tests_end_at_their_call_and_say_what_cannot_be_known(pytester):
     result = run(pytester, "--gpukern-code=sm_90", "-rs", file="test_plain.py", status=1)
     result.assert_outcomes(passed=1, failed=1, skipped=2)
     text = result.stdout.str()
-    line = PLAIN.splitlines().index("    blocks = int(y.copy_to_host()[0])  # this line")
-    assert f"cannot be known without a GPU: test_plain.py:{line}: " in text
-    assert "it launches no kernel of Numba or Triton" in text
+    assert f"cannot be known without a GPU: test_plain.py:{line_of('# this line', PLAIN)}: " in text
+    assert f"test_plain.py:{line_of('np.add', PLAIN)}: it launches no kernel of Numba or Triton; " in text
     assert "does not compile for sm_90: test_plain.py:" in text
     assert "Traceback" not in text
 
@@ -196,12 +200,82 @@ def test_what_pytest_benchmarks_own_fixture_calls_is_compiled(pytester):
     pytester.makepyfile(test_existing=BENCHMARK)
     result = run(pytester, "--gpukern-code=sm_90", "-rs", "--gpukern-report=a.json", file="test_existing.py")
     result.assert_outcomes(passed=2, skipped=1, deselected=1)
-    assert "its body measures nothing that we take part in" in result.stdout.str()
+    line = line_of("@pytest.mark.gpu_benchmark\ndef test_that", BENCHMARK)
+    result.stdout.fnmatch_lines([f"*_existing.py:{line}: its body measures no kernel *; hand one over: *"])
     call, pedantic = json.loads((pytester.path / "a.json").read_text())["results"]
     ((kernel,), (other,)) = (found["code"]["sm_90"]["kernels"] for found in (call, pedantic))
     assert (kernel["block"], other["block"]) == ([128, 1, 1], [64, 1, 1])
     assert "fp64" not in dict(kernel["instructions"])
     assert "fp64" in dict(other["instructions"])
+
+
+WITH_DEVICE = """
+import numpy as np
+import pytest
+from numba import cuda
+
+@cuda.jit
+def double(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = 2 * x[i]
+
+def arrays(n):
+    return cuda.to_device(np.ones(n, np.float32)), cuda.device_array(n, np.float32)
+
+@pytest.fixture(scope="session")
+def tile(gpu_device):
+    return 256 if gpu_device.compute_capability >= (9, 0) else 128
+
+def test_size(gpu_benchmark, gpu_device):
+    n = 1000 if gpu_device.is_simulated else 10**6
+    gpu_benchmark(double[-(-n // 256), 256], *arrays(n))
+
+def test_guard(gpu_benchmark, gpu_device):
+    assert gpu_device.compute_capability > (5, 0) and gpu_device.multiprocessor_count
+    assert gpu_device.memory_free_bytes <= gpu_device.memory_total_bytes
+    gpu_benchmark(double[4, 256], *arrays(1000))
+
+def test_warm(gpu_benchmark, gpu_warmup, gpu_synchronize):
+    assert gpu_warmup(double[4, 128], *arrays(1000)).calls
+    gpu_synchronize()
+    gpu_benchmark(double[4, 256], *arrays(1000))
+
+def test_tile(gpu_benchmark, tile):
+    gpu_benchmark(double[4, tile], *arrays(1000))
+
+def test_tile_again(gpu_benchmark, tile):
+    gpu_benchmark(double[4, tile], *arrays(1000))
+
+def test_time(gpu_benchmark, gpu_warmup):
+    assert gpu_warmup(double[4, 128], *arrays(1000)).first_ns > 0
+    gpu_benchmark(double[4, 128], *arrays(1000))
+"""
+
+
+def test_a_test_that_asks_for_the_device_is_compiled_as_it_is_measured(pytester):
+    pytester.makepyfile(test_device=WITH_DEVICE)
+    result = run(pytester, "--gpukern-code=sm_90", "--gpukern-report=a.json", "-rs", file="test_device.py")
+    result.assert_outcomes(passed=5, skipped=1)
+    line = line_of("first_ns", WITH_DEVICE)
+    result.stdout.fnmatch_lines([f"*cannot be known *: test_device.py:{line}: *first_ns*; do that behind *"])
+    results = json.loads((pytester.path / "a.json").read_text())["results"]
+    found = {of["nodeid"].partition("::test_")[2]: of["code"]["sm_90"] for of in results}
+    ((size,), (warm,), (tile,)) = (found[name]["kernels"] for name in ("size", "warm", "tile"))
+    assert size["grid"] == [-(-(10**6) // 256), 1, 1]
+    assert warm["block"] == tile["block"] == [256, 1, 1]
+    simulated = run(pytester, "--gpukern-simulator=always", file="test_device.py")
+    simulated.assert_outcomes(passed=6)
+
+
+def test_what_differs_between_the_architectures_is_skipped_with_line_and_remedy(pytester):
+    pytester.makepyfile(test_device=WITH_DEVICE)
+    result = run(pytester, "--gpukern-code=sm_80,sm_90", "-rs", "-k", "tile or guard", file="test_device.py")
+    result.assert_outcomes(passed=1, skipped=2, deselected=3)
+    line = line_of("else 128", WITH_DEVICE)
+    result.stdout.fnmatch_lines(
+        [f"SKIPPED * test_device.py:*: test_device.py:{line}: *; compile for one *"] * 2
+    )
 
 
 def test_another_revision_needs_no_record(pytester, suite):

@@ -6,6 +6,7 @@ The stand-in takes a process for good, so each script runs in one of its own.
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -302,6 +303,20 @@ def test_each_architecture_is_compiled_as_its_devices_were_tuned_and_another_cho
     told.fnmatch_lines(["*CHANGED*sm_90: autotuned BLOCK=128 *num_warps=1* → BLOCK=512 *num_warps=4*"])
     _, blocks, _ = compiled("--gpukern-baseline=off")
     assert blocks == {"sm_80": 32, "sm_90": 32}
+
+
+@pytest.mark.parametrize(
+    ("option", "other"), [("--gpukern-code=sm_90", "cpu"), ("--gpukern-simulator=auto", "cuda")]
+)
+def test_one_form_is_compiled_and_interpreted_and_told_where_a_test_has_another(pytester, option, other):
+    form, folder = '"cpu" if gpu_device.is_simulated else "cuda"', ROOT / "docs/examples/triton"
+    shutil.copytree(folder, pytester.path, dirs_exist_ok=True)
+    call = (folder / "test_softmax_call.py").read_text()
+    pytester.makepyfile(test_other=call.replace(form, f'"{other}"'))
+    done = pytester.runpytest_subprocess("-p", "no:cacheprovider", option, "-k", "test_one_call")
+    outcomes = {name: count for name, count in done.parseoutcomes().items() if name != "deselected"}
+    assert outcomes == {"passed": 1, "failed" if other == "cpu" else "skipped": 1}
+    assert f"write device={form}" in " ".join(done.stdout.str().split())
 
 
 def test_code_that_does_not_compile_is_told_with_the_users_line_and_for_its_architecture(tmp_path):

@@ -88,5 +88,10 @@ def _reason(error: BaseException) -> str | None:
     return None
 
 
+def torch_wants_gpu(error: BaseException) -> bool:
+    """Says whether PyTorch refuses for want of a GPU; built for processors it does so whatever there is."""
+    return _names(str(error), (*_TORCH_SAYS, "Torch not compiled with CUDA"))
+
+
 def _names(text: str, candidates: tuple[str, ...]) -> bool:
     return any(candidate in text for candidate in candidates)
