@@ -1,4 +1,4 @@
-"""Runs the code of the site's pages that needs a GPU."""
+"""Runs the code of the site's pages that needs a GPU, or asks whether there is one."""
 
 import re
 from pathlib import Path
@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-BLOCKS = re.compile(r"^<!-- needs a GPU -->\n```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BLOCKS = re.compile(r"^(<!-- needs a GPU -->\n)?```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 CODE = {
     f"{page.stem}-{number}": code
     for page in sorted(DOCS.glob("*/*.md"))
-    for number, code in enumerate(BLOCKS.findall(page.read_text(encoding="utf-8")))
+    for number, (needs_gpu, code) in enumerate(BLOCKS.findall(page.read_text(encoding="utf-8")))
+    if needs_gpu or "gpu_device" in code
 }
 
 
