@@ -29,7 +29,7 @@ from pytest_gpukern.values.atomic_file import TemporaryFolder
 RAN = (0, 1)
 """pytest's statuses of a run to its end."""
 REPORT = "--gpukern-report"
-_READ = ("device", "baseline", "baseline-dir", "fail-on", "backend", "simulator")
+_READ = ("device", "baseline", "baseline-dir", "backend", "simulator")
 _TO_END_S = 20.0
 """Time for a run of pytest to end after Ctrl-C."""
 Command = Callable[[Sequence[str], Sequence[str]], list[str]]

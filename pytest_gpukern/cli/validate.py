@@ -17,7 +17,6 @@ from pytest_gpukern.cli.suites import REPORT, Asked, UsageError, plugin_options
 from pytest_gpukern.package import FOLDER, SUITES
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.backend_table import select_the_host_only
-from pytest_gpukern.values.failure_table import NOTHING
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -79,12 +78,9 @@ def validate(options: Sequence[str] = (), *, all_gpus: bool = False, dask: str |
 
 
 def _failing(typed: Asked, *, needs_gpu: bool) -> list[str]:
-    """Returns the default of `--gpukern-fail-on` here, as an option; pytest heeds the last one."""
-    kinds = typed.values.get("fail-on")
+    """Returns the kinds of `--gpukern-fail-on` that are on here, as an option, which adds to those typed."""
     usual = ["no-gpu"] * needs_gpu + ["missing"] * (typed.baseline != "off")
-    if kinds == NOTHING or not usual:
-        return []
-    return [f"--gpukern-fail-on={','.join([kinds, *usual] if kinds else usual)}"]
+    return [f"--gpukern-fail-on={','.join(usual)}"] if usual else []
 
 
 def _on_one_gpu(asked: Asked) -> int:

@@ -80,7 +80,8 @@ class CodeGate:
     def _compile(self, items: Sequence[pytest.Item]) -> None:
         architectures = self._architectures(items)
         children = environment_of(self._config).children
-        options = (*children.options, f"--gpukern-code={','.join(architectures)}")
+        others = [text for text in children.options if not text.startswith("--gpukern-code")]
+        options = (*others, f"--gpukern-code={','.join(architectures)}")
         if self._settings.baseline != "off" or self._revisions is not None:
             options += ("--gpukern-baseline=compare",)  # it has what autotuners chose
             folder = self._settings.baseline_dir

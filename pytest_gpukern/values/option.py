@@ -11,6 +11,7 @@ class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run
     Attributes:
         help: two lines of `pytest --help` at most.
         more: whole sentences that only the site shows.
+        joined: whether lists of several uses on the command line join; of other options the last counts.
         alone: what the option means without a value, unless its ini value says that. An ini value alone then
             switches nothing on. None if the option needs a value.
     """
@@ -22,6 +23,7 @@ class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run
     flag: bool = False
     repeatable: bool = False
     listed: bool = False
+    joined: bool = False
     more: str = ""
     alone: str | None = None
 
@@ -42,4 +44,5 @@ class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run
         metavar = self.metavar or "{" + ",".join(self.choices) + "}"
         if self.alone is not None:
             shared |= {"nargs": "?", "const": True}
-        return {**shared, "action": "append" if self.repeatable else "store", "metavar": metavar}
+        several = self.repeatable or self.joined
+        return {**shared, "action": "append" if several else "store", "metavar": metavar}

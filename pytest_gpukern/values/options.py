@@ -81,6 +81,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "run each test once under these tools of compute-sanitizer, comma-separated; measure nothing",
             SANITIZERS,
             listed=True,
+            joined=True,
             more="This holds for tests that use fixtures of this plugin. What a tool finds fails the test.",
         ),
     ),
@@ -110,6 +111,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "compile what Numba and Triton would launch, for these architectures, and run nothing",
             metavar="sm_90[,sm_80…]|recorded",
             alone=RECORDED_CODE,
+            joined=True,
             more="It needs the extra `code` and no GPU. The code is compared with the record. Without a "
             "value, the ini value names the architectures, or else the record. The ini value alone compiles "
             "nothing.",
@@ -189,6 +191,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "what fails a run besides slower, INCORRECT and INVALID, comma-separated; none: not even slower",
             (*FAILURES, NOTHING),
             listed=True,
+            joined=True,
             more=" ".join(f"`{kind}`: {row.fails}." for kind, row in FAILURES.items()),
         ),
         Option(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.values.backend_table import select_the_host_only
-from pytest_gpukern.values.failure_table import BY_DEFAULT, BY_DEFAULT_IN_CI, FAILURES, NOTHING
+from pytest_gpukern.values.failure_table import BY_DEFAULT, BY_DEFAULT_IN_CI, FAILURES, NOTHING, failing
 from pytest_gpukern.values.form_table import FORMS, RUN_FILE, suffix_of, suffixes
 from pytest_gpukern.values.literals import constant
 from pytest_gpukern.values.option import Option
@@ -61,6 +61,7 @@ class Settings:
         sessions: processes that measure each test, this one among them; with `against`, those of each side.
         reports: files to write, each once; each ends in a suffix of `FORMS`.
         fail_on: kinds of `FAILURES` that fail the run.
+        names_no_gpu: whether `no-gpu` is asked for by name, so also of a run of host tests alone.
         threshold: relative slowdown that matters, 0.02 for 2 %.
         isolate: None if nobody said.
         timeout_s: None if nothing ends a test.
@@ -89,6 +90,7 @@ class Settings:
     against: str | None = None
     against_setup: str | None = None
     fail_on: frozenset[str] = frozenset(BY_DEFAULT)
+    names_no_gpu: bool = False
     trace: bool = False
     only_changed: bool = False
     threshold: float = DEFAULT_THRESHOLD
@@ -145,7 +147,8 @@ class Settings:
             "sessions": values.get("sessions", SESSIONS_A_SIDE if against else usual_sessions),
             "baseline": "off" if against is not None else values.get("baseline", "compare"),
             "against": against,
-            "fail_on": frozenset() if NOTHING in more else frozenset((*usual, *more)),
+            "fail_on": failing(usual, more),
+            "names_no_gpu": "no-gpu" in more,
             "isolate": {"on": True, "off": False}.get(values.get("isolate", "")),
             "bounds_tests": values.get("timeout") is not None,
             "scopes": ("kernel",) if values.get("only-changed") else values.get("scope", ()),
@@ -173,10 +176,13 @@ def _parsed(
     values: dict[str, Any] = {}
     labels: dict[str, str] = {}
     for option in OPTIONS:
-        if given.get(option.name) == "":
+        value = given.get(option.name)
+        if option.joined and isinstance(value, list):  # a bare use names nothing of its own
+            value = "" if "" in value else [text for text in value if text is not True] or bool(value)
+        if value == "":
             raise SettingsError(f"{option.cli}= is empty: give it a value, or check the variable in it")
-        from_cli = given.get(option.name) not in NOT_GIVEN
-        value = given.get(option.name) if from_cli else ini.get(option.name)
+        from_cli = value not in NOT_GIVEN
+        value = value if from_cli else ini.get(option.name)
         if option.alone is not None and value is True:
             from_cli = not ini.get(option.name)
             value = option.alone if from_cli else ini[option.name]
@@ -209,10 +215,12 @@ def parse_option(option: Option, value: Any, label: str) -> Any:
     if option.name in _READ:
         return _READ[option.name](value, label)
     if option.listed:
-        names = parse_names(str(value), label, option.choices)
-        if NOTHING in names and len(names) > 1:
+        uses = value if isinstance(value, list) else [str(value)]
+        lists = [parse_names(text, label, option.choices) for text in uses]
+        if any(NOTHING in names and len(names) > 1 for names in lists):
             raise SettingsError(f"{label}: {NOTHING} stands alone; drop it, or the other names")
-        return names
+        names = [name for names in lists for name in names]
+        return tuple(names if NOTHING in option.choices else dict.fromkeys(names))  # `none` heeds the order
     if option.choices and value not in option.choices:
         raise SettingsError(f"{label}: must be one of {', '.join(option.choices)}")
     return str(value)
@@ -236,7 +244,8 @@ def _seed(text: str, label: str) -> int:
     return int(text)
 
 
-def _architectures(text: str, label: str) -> tuple[str, ...]:
+def _architectures(value: Any, label: str) -> tuple[str, ...]:
+    text = ",".join(value) if isinstance(value, list) else value
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if names == (RECORDED_CODE,):
         return names
@@ -391,10 +400,11 @@ def _contradictions(
     for suffix, form in forms.items():
         if form.needs and not given(form.needs):
             yield "report", f"without --gpukern-{form.needs}, {suffix} has nothing to hold; add that"
-    kinds = [FAILURES[kind] for kind in values.get("fail-on", ()) if kind != NOTHING]
-    if kinds and given("baseline", "off") and all(kind.needs_record for kind in kinds):
+    kinds = {kind: FAILURES[kind] for kind in failing((), values.get("fail-on", ()))}
+    if kinds and given("baseline", "off") and all(kind.needs_record for kind in kinds.values()):
         yield "fail-on", f"there is nothing to compare with; drop it or {labels['baseline']}"
-    if any(kind.of_run for kind in kinds) and not benchmark:
+    compiled = {"missing"} if given("code") else set()
+    if not benchmark and any(FAILURES[kind].of_run for kind in kinds.keys() - compiled):
         yield "fail-on", "nothing is measured; add --gpu-benchmark"
     for name, only, reason in (
         ("simulator", "always", "the simulator is not a GPU"),
