@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib import import_module
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from _pytest.pathlib import absolutepath, fnmatch_ex  # to read paths and norecursedirs as pytest does
 
 from pytest_gpukern.session.item import case_of, marker_of, may_use_gpu, simulator_lacks
 from pytest_gpukern.session.stash import (
@@ -152,7 +154,7 @@ def prepare_tests(session: pytest.Session, items: list[pytest.Item], *, deselect
             except FileError as error:
                 raise pytest.UsageError(str(error)) from error
     _load_what_tests_need(config, items)
-    if settings.benchmark and CHILD not in config.stash:  # its parent does so
+    if (settings.benchmark or settings.code) and CHILD not in config.stash:  # its parent does so
         _note_known_cases(session, items, deselected=deselected)
         _tell_what_is_recorded(config, items)
 
@@ -322,11 +324,20 @@ def _note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, 
         config.getoption("lf", False),
         session.testsfailed,  # not all files could be collected
     )
-    known = _known_cases(config, items, whole=not any(is_a_part))
+    whole = not any(is_a_part)
+    known, asks = _known_cases(config, items, whole=whole), asks_for_gpu(config, items)
     if hasattr(config, "workeroutput"):
-        config.workeroutput[KNOWN_CASES_OF_A_WORKER] = [vars(cases) for cases in known]
+        config.workeroutput[KNOWN_CASES_OF_A_WORKER] = [vars(cases) for cases in known], whole, asks
     else:
-        config.stash[KNOWN_CASES] = known
+        config.stash[KNOWN_CASES] = known, whole, asks
+
+
+def asks_for_gpu(config: pytest.Config, items: Iterable[pytest.Item]) -> bool:
+    """Says whether `no-gpu` may fail a run: by default not if marker or variant make each test the host's."""
+    tests = [(item, info) for item in items if (info := measured_case(config, item)) is not None]
+    return (settings_of(config).names_no_gpu or not tests) or any(
+        info.on_gpu or not (case_of(item) or times_host(marker_of(item).timer or "")) for item, info in tests
+    )
 
 
 def _known_cases(
@@ -366,27 +377,54 @@ def left_by_files(
 ) -> Iterator[KnownCases]:
     """Yields the baselines that no collected test of a run of everything has, beside those that are known.
 
-    They are of files that `skipped` themselves when they were collected, for the reasons given, and of files
-    that are gone from a folder that the run was given; of one folder for all baselines, those of modules
-    below the root folder, if the run was given that.
+    They are of files that `skipped` themselves when they were collected, for the reasons given; of files that
+    the run was given; and of files that are gone from below a folder that it was given. In one folder for all
+    baselines, the last are those of modules below the root folder, if the run was given that.
     """
     from pytest_gpukern.baseline.store import KnownCases
     from pytest_gpukern.run.call_subject import case_of_test
 
     shared, store = settings_of(config).baseline_dir, environment_of(config).store
-    root = config.rootpath
+    root, here, gone = config.rootpath, config.invocation_params.dir, KnownCases.why_gone
     seen = {(cases.folder, cases.name) for cases in known}
-    for nodeid, reason in skipped.items():
-        info = case_of_test(nodeid, root / nodeid, root)
+    given = [absolutepath(here / path) for path in config.args]
+    ignored = [absolutepath(here / path) for path in config.getoption("ignore") or ()]
+    files = {path: gone for path in given if path.is_file()}
+    for path, reason in (files | {root / nodeid: why for nodeid, why in skipped.items()}).items():
+        info = case_of_test("", path, root)
         baseline = (str(shared or info.baseline_dir), store.name_of(info))
-        seen.add(baseline)
-        yield KnownCases(*baseline, why_gone=reason)
-    if config.getoption("ignore") or config.getoption("ignore_glob"):
+        if baseline not in seen:
+            seen.add(baseline)
+            yield KnownCases(*baseline, why_gone=reason)
+    if config.getoption("ignore_glob") or (shared and ignored):
         return
-    given = [(config.invocation_params.dir / path).resolve() for path in config.args]
     below = store.name_of(case_of_test("", root / "x", root))[:-1] if shared else ""
-    for folder, key in itertools.product({folder for folder, _ in seen}, model_keys):
-        names = [path.name.removesuffix(f".{key}.json") for path in Path(folder).glob(f"{below}*.{key}.json")]
-        top = root if shared is not None else Path(folder).parent.resolve()
-        if any(top.is_relative_to(path) for path in given):
-            yield from (KnownCases(folder, name) for name in names if (folder, name) not in seen)
+    measured = {folder for folder, _ in seen}
+    folders = _baseline_folders(config.getini("norecursedirs"), given, ignored, measured)
+    if shared is not None:
+        folders = iter([shared] * any(root.is_relative_to(path) for path in given))
+    selects = any(map(config.getoption, ("keyword", "markexpr", "deselect")))
+    for folder, key in itertools.product(folders, model_keys):
+        if selects and not (shared or str(folder) in measured):
+            continue  # though nothing was left out, a part was meant
+        names = {path.name.removesuffix(f".{key}.json") for path in folder.glob(f"{below}*.{key}.json")}
+        why = gone if shared or str(folder) in measured else f"{gone}, in {os.path.relpath(folder, here)}"
+        yield from (KnownCases(str(folder), x, why_gone=why) for x in names if (str(folder), x) not in seen)
+
+
+def _baseline_folders(
+    pruned: Sequence[str], tops: Sequence[Path], ignored: Sequence[Path], measured: Iterable[str]
+) -> Iterator[Path]:
+    """Yields the folders of baselines below those that pytest was given, where it looks for tests.
+
+    Other repositories, worktrees and virtual environments inside count only with a test that is `measured`.
+    """
+    for at, folders, files in itertools.chain.from_iterable(map(os.walk, tops)):
+        here, apart = Path(at), {".git", "pyvenv.cfg", "conda-meta"}.intersection((*folders, *files))
+        inside = not apart or here in tops or any(Path(path).is_relative_to(here) for path in measured)
+        if here in ignored or not inside:
+            folders.clear()
+        # A folder's baselines may be those of any file in it.
+        if "baselines" in folders and not any(path.suffix and path.parent == here for path in ignored):
+            yield here / "baselines"
+        folders[:] = [name for name in folders if not any(fnmatch_ex(text, here / name) for text in pruned)]

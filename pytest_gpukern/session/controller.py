@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -98,13 +98,13 @@ class Controller:
         self._since_record: list[str] = []
         self._extra: ExtraSessions | None = None
         self._short: dict[str, list[str]] = {}
-        self._stale: list[ToPrune] = []
+        self.stale: list[ToPrune] = []
         self._finished = 0
         self._selected: dict[str, None] = {}
         self._reported: set[str] = set()
         self._unmeasured: dict[str, str] = {}
         """Test that neither failed nor has a result → why."""
-        self._skipped_files: dict[str, str] = {}
+        self.skipped_files: dict[str, str] = {}
         self._recorded_s: dict[str, float] = {}
         self._took_s: dict[str, float] = {}
         self._begun_s = time.monotonic()
@@ -158,19 +158,20 @@ class Controller:
         message = output.get(USAGE_ERROR) or (died_of_one and text)
         if message and self._time_left is None:
             raise pytest.UsageError(message.strip())
-        known, workers = output.get(KNOWN_CASES_OF_A_WORKER), workers_of(self._config)
-        if known is not None and workers is not None and KNOWN_CASES not in self._config.stash:
+        selection, workers = output.get(KNOWN_CASES_OF_A_WORKER), workers_of(self._config)
+        if selection is not None and workers is not None and KNOWN_CASES not in self._config.stash:
             from pytest_gpukern.baseline.store import KnownCases
 
+            known, whole, asks = selection
             for cases in known:
                 tests = cases["tests"].items()
                 cases["tests"] = {workers.name_on(node, test): case for test, case in tests}
-            self._config.stash[KNOWN_CASES] = tuple(KnownCases(**cases) for cases in known)
+            self._config.stash[KNOWN_CASES] = tuple(KnownCases(**cases) for cases in known), whole, asks
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Notes which files skipped themselves, as where a library is missing."""
         if report.skipped and report.nodeid.endswith(".py"):
-            self._skipped_files[report.nodeid] = _why_skipped(report)
+            self.skipped_files[report.nodeid] = _why_skipped(report)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> Generator[None, Any, Any]:
@@ -359,11 +360,23 @@ class Controller:
         judged_on_gpu = any(
             result.measurements and not result.simulated and result.case.on_gpu for result in self.results
         )
-        if "no-gpu" in settings.fail_on and not judged_on_gpu:
+        # A file that skipped itself, as where a library is missing, may hold kernels.
+        asks = self._collected[2] or self.skipped_files or any(result.simulated for result in self.results)
+        if "no-gpu" in settings.fail_on and not judged_on_gpu and asks:
             why = environment_of(self._config).gpu.missing_gpu
             failed = "--gpukern-fail-on=no-gpu: nothing was measured on a GPU in this run"
             problems.append(failed + (f" ({why})" if why else ""))
         return problems + (self._missing() if "missing" in settings.fail_on else [])
+
+    @property
+    def _collected(self) -> tuple[tuple[KnownCases, ...], bool, bool]:
+        return self._config.stash.get(KNOWN_CASES, ((), False, True))
+
+    def known_cases(self, model_keys: Iterable[str]) -> list[KnownCases]:
+        """Returns the cases of the selected files, and of a run of everything the baselines left behind."""
+        known, whole, _ = self._collected
+        left = left_by_files(self._config, known, self.skipped_files, model_keys) if whole else ()
+        return [*known, *left]
 
     def _not_run(self) -> list[str]:
         """Says which tests that workers of xdist collected have no report: no worker was left to run them."""
@@ -376,26 +389,12 @@ class Controller:
         return [f"{shortfall}; a worker ended and none replaced it ({restarts})"]
 
     def _missing(self) -> list[str]:
-        config, store = self._config, environment_of(self._config).store
-        known = [*config.stash.get(KNOWN_CASES, ())]
-        if all(cases.ids is not None for cases in known):
-            known += left_by_files(config, known, self._skipped_files, self._model_keys)
-        devices = {device_uuid(config) or "", *self._cards}
-        why: dict[str, set[str]] = {}
-
-        for cases, model_key in self._by_model(known):
+        store, devices = environment_of(self._config).store, {device_uuid(self._config) or "", *self._cards}
+        recorded = []
+        for cases, model_key in self._by_model(self.known_cases(self._model_keys)):
             with contextlib.suppress(FileError):  # reported elsewhere
-                recorded = store.on_record(cases, model_key, devices)
-                for test in cases.tests.keys() & self._unmeasured.keys():
-                    why.setdefault(self._unmeasured[test], set()).update({cases.tests[test]} & recorded)
-                gone = recorded & {*store.to_prune(cases, model_key).ids}
-                why.setdefault(cases.why_gone, set()).update(gone)
-        return [
-            f"--gpukern-fail-on=missing: {len(ids)} recorded {'case' if len(ids) == 1 else 'cases'} did not "
-            f"run: {reason} ({', '.join(sorted(ids))})"
-            for reason, ids in sorted(why.items())
-            if ids
-        ]
+                recorded.append((cases, store.on_record(cases, model_key, devices)))
+        return missing(recorded, self._unmeasured)
 
     def pytest_terminal_summary(self) -> None:
         self._write_forms(in_summary=True)
@@ -437,7 +436,7 @@ class Controller:
             heading=self.heading,
             baselines=self._baselines,
             shortened=self._short,
-            stale=self._stale,
+            stale=self.stale,
             shaping=shaping_options(self._config),
             files=self._files,
             problems=tuple(self.problems),
@@ -476,7 +475,7 @@ class Controller:
 
     def _write_baselines(self) -> None:
         """Writes baselines. A file that cannot be written fails the run, and does not crash it."""
-        environment, known = environment_of(self._config), self._config.stash.get(KNOWN_CASES, ())
+        environment, known = environment_of(self._config), self._collected[0] if self._measures else ()
         if self._writes_baselines:
             for nodeid, result in self._results.items():
                 self._record(nodeid, result)
@@ -485,7 +484,7 @@ class Controller:
         for cases, model_key in self._by_model(known):
             with contextlib.suppress(FileError):  # reported elsewhere
                 stale = environment.store.to_prune(cases, model_key)
-                self._stale += [stale] if stale.ids else []
+                self.stale += [stale] if stale.ids else []
 
     @property
     def _writes_baselines(self) -> bool:
@@ -608,6 +607,21 @@ class Controller:
             self._progress.elapsed_s, self._finished, len(self._selected), sessions, workers=workers
         )
         self._progress.show(what, self._finished, len(self._selected), left_s=left_s)
+
+
+def missing(recorded: Iterable[tuple[KnownCases, Set[str]]], unmeasured: Mapping[str, str]) -> list[str]:
+    """Says which recorded cases did not run, since their test is gone, or was not measured for a reason."""
+    why: dict[str, set[str]] = {}
+    for cases, ids in recorded:
+        for test in cases.tests.keys() & unmeasured.keys():
+            why.setdefault(unmeasured[test], set()).update({cases.tests[test]} & ids)
+        why.setdefault(cases.why_gone, set()).update(ids - (ids if cases.ids is None else cases.ids))
+    return [
+        f"--gpukern-fail-on=missing: {len(ids)} recorded {'case' if len(ids) == 1 else 'cases'} did not "
+        f"run: {reason} ({', '.join(sorted(ids))})"
+        for reason, ids in sorted(why.items())
+        if ids
+    ]
 
 
 def _state_of(result: Result) -> str:

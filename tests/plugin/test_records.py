@@ -211,6 +211,77 @@ def test_records_from_beside_the_root_folder_are_not_missing(pytester, monkeypat
     assert missing_in(result) == [gone]
 
 
+PLAIN = "def test_it(): pass"
+GONE = {
+    "deleted": lambda path: path.unlink(),
+    "moved": lambda path: path.rename(path.parent / "sub" / "test_moved.py"),
+    "stripped": lambda path: path.write_text(PLAIN),
+    "left out": lambda path: (path.parent / "conftest.py").write_text("collect_ignore = ['test_a.py']"),
+    "all left out": lambda path: (path.parents[2] / "conftest.py").write_text("collect_ignore = ['top']"),
+}
+SHARD = "def pytest_collection_modifyitems(items): del items[:1]"
+
+
+@pytest.fixture
+def two_folders(pytester, on_fake_gpu):
+    """Records a test of `top/a` and one of `b`; returns how to run them and the file of the first."""
+    pytester.makefile(".py", **{"top/a/test_a": IN_A_FILE, "b/test_b": IN_A_FILE, "b/test_plain": PLAIN})
+    (pytester.path / "top" / "a" / "sub").mkdir()
+    run = functools.partial(on_fake_gpu, "--gpu-benchmark", "--gpukern-isolate=off", "-p", "no:cacheprovider")
+    run("--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(passed=3)
+    return functools.partial(run, "--gpukern-fail-on=missing"), pytester.path / "top" / "a" / "test_a.py"
+
+
+def gone(where=""):
+    return MISSING.format("1 recorded case", f"no test measures it any more{where} (test_a/test_it)")
+
+
+OF_ALL = [["-n1"], ["."], ["top", "b"], ["top/a", "top"], ["b/../top"], ["--ignore=b"]]
+
+
+@pytest.mark.parametrize(
+    ("how", "options"), [*((how, []) for how in GONE), *(("deleted", options) for options in OF_ALL)]
+)
+def test_what_is_on_record_of_a_folder_that_measures_nothing_any_more_is_missing(two_folders, how, options):
+    run, file = two_folders
+    assert run(*options).ret == pytest.ExitCode.OK
+    GONE[how](file)
+    result = run(*options)
+    assert (result.ret, missing_in(result)) == (pytest.ExitCode.TESTS_FAILED, [gone(", in top/a/baselines")])
+
+
+def test_what_is_on_record_of_a_given_file_that_measures_nothing_any_more_is_missing(two_folders):
+    run, file = two_folders
+    assert run("top/a/test_a.py").ret == pytest.ExitCode.OK
+    GONE["stripped"](file)
+    assert missing_in(run("top/a/test_a.py")) == [gone()]
+
+
+OF_A_PART = (
+    *("-k b", "-k test_it", "-n1 -k b", "--deselect=b/test_plain.py", "b", "b/test_b.py"),
+    *("b/test_b.py::test_it", "--lf -p cacheprovider", "-p shard", "--ignore=top"),
+    *("--ignore=top/a/test_a.py", "--ignore-glob=top/*", "-onorecursedirs=top", "-onorecursedirs=top/*"),
+)
+
+
+@pytest.mark.parametrize("options", OF_A_PART)
+def test_a_run_of_a_part_asks_for_no_record_of_a_folder_that_it_leaves_out(two_folders, pytester, options):
+    run, file = two_folders
+    pytester.makepyfile(shard=SHARD)
+    pytester.syspathinsert()
+    GONE["deleted"](file)
+    result = run(*options.split())
+    assert (result.ret, missing_in(result)) == (pytest.ExitCode.OK, [])
+
+
+def test_records_of_a_repository_inside_are_its_own_unless_the_run_is_given_it(two_folders):
+    run, file = two_folders
+    (file.parents[1] / ".git").touch()
+    GONE["deleted"](file)
+    assert missing_in(run()) == []
+    assert missing_in(run("top")) == [gone(", in top/a/baselines")]
+
+
 def test_a_variant_whose_library_no_longer_imports_is_missing_and_a_new_one_is_not(
     recorded, pytester, monkeypatch
 ):
