@@ -181,9 +181,9 @@ class Store:
             if any(baseline.fingerprint_of(session).device_uuid in devices for session in record.sessions)
         }
 
-    def to_prune(self, known: KnownCases, model_key: str) -> ToPrune:
-        """Returns recorded cases that no longer exist, as far as the run tells; FileError as `baseline`."""
-        recorded = self._cached(known.folder, known.name, model_key).cases.keys()
+    def to_prune(self, known: KnownCases, model_key: str, held: HasCases | None = None) -> ToPrune:
+        """Returns cases on record, or `held`, that are no more, as far as told; FileError as `baseline`."""
+        recorded = (held or self._cached(known.folder, known.name, model_key)).cases.keys()
         stale = set() if known.ids is None else recorded - known.ids
         path = self._path(known.folder, known.name, model_key)
         return ToPrune(path, tuple(sorted(stale)), patterns_of(stale, recorded - stale))

@@ -278,6 +278,29 @@ def test_what_differs_between_the_architectures_is_skipped_with_line_and_remedy(
     )
 
 
+def test_recorded_code_whose_test_is_gone_is_told_and_fails_a_run_that_asks_for_missing(pytester, suite):
+    code, asked = "--gpukern-code=sm_90", "--gpukern-fail-on=missing"
+    run(pytester, code, "--gpukern-baseline=create")
+    assert "no longer" not in run(pytester, code, asked).stdout.str()
+    suite.write_text(SUITE.replace("def plain(", "def other("))
+    stale = "gpukern: 4 recorded cases no longer exist: *; to remove: * baselines/scaling.code.json --case *"
+    run(pytester, code).stdout.fnmatch_lines([stale])
+    run(pytester, code, asked, status=1).stdout.fnmatch_lines([stale, "*=missing: 4 recorded cases did *"])
+    run(pytester, code, asked, "-k", "1000")
+    suite.rename(pytester.path / "test_renamed.py").write_text(PLAIN.partition("def test_what")[0])
+    run(pytester, code, asked, file=".", status=1).stdout.fnmatch_lines([stale])
+
+
+def test_code_that_was_not_compiled_is_missing_and_of_none_at_all_no_resources_are_right(pytester, suite):
+    code = "--gpukern-code=sm_90"
+    run(pytester, code, "--gpukern-baseline=create")
+    suite.write_text(SUITE.replace("    gpu_benchmark.run", "    pytest.skip('soon')\n    gpu_benchmark.run"))
+    run(pytester, code).assert_outcomes(skipped=6, deselected=1)
+    for kind, problem in (("resources", "no kernel was compiled"), ("missing", "4 recorded * run: soon (*")):
+        result = run(pytester, code, f"--gpukern-fail-on={kind}", status=1)
+        result.stdout.fnmatch_lines([f"gpukern: --gpukern-fail-on={kind}: {problem}"])
+
+
 def test_another_revision_needs_no_record(pytester, suite):
     repository = Repository(pytester.path)
     repository.commit()
