@@ -126,12 +126,18 @@ class UsersArray:
             return
         if self.host is not None and self.strides is None:
             poison(self.host, word)
-        elif self.host is None and self.strides is None and self.pointer % 4 == 0:
-            current = cuda.runtime()  # the context
-            cuda.fill_memory(self.pointer, self.nbytes, word)
-            current.synchronize()
+        elif self.queue_poison(word):
+            cuda.runtime().synchronize()
         else:
             self.put(np.ndarray(self.shape, self.dtype, poison_bytes(word, self.nbytes)))
+
+    def queue_poison(self, word: int) -> bool:
+        """Queues the same on the default stream; returns whether it could, as only on a device in C order."""
+        queues = self.host is None and self.strides is None and self.pointer % 4 == 0
+        if queues:
+            cuda.runtime()  # the context
+            cuda.fill_memory(self.pointer, self.nbytes, word)
+        return queues
 
     def put(self, contents: np.ndarray[Any, Any]) -> None:
         """Writes contents of its shape and dtype; bytes between its elements stay as they are."""

@@ -66,7 +66,6 @@ from pytest_gpukern.check.engine import (
 )
 from pytest_gpukern.gpu import memory_accounts
 from pytest_gpukern.gpu.libcuda import CudaError
-from pytest_gpukern.gpu.runtime import fill_memory
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.problems.problem import Output
 from pytest_gpukern.problems.soundness import passes_lower_precision, passes_zeros
@@ -515,10 +514,9 @@ class CheckedCalls(Launch):
 
     def _queue_fill(self) -> None:
         """Queues on the default stream what fills the outputs that lie on the device."""
-        arrays = [output.array for output in self._outputs.values() if output.original is None]
-        for array in arrays:
-            if array.on_device and array.strides is None and not array.pointer % 4:
-                fill_memory(array.pointer, array.nbytes, self._word or self._poison)
+        for output in self._outputs.values():
+            if output.original is None:
+                output.array.queue_poison(self._word or self._poison)
 
     def repeat(self, next_turn: Callable[[], Turn], place: str) -> None:
         """Repeats quick calls while they leave the same bits: a wrong one may be rare."""
