@@ -22,12 +22,17 @@ MEASURING = ("code", "all", "timer", "cache", "scope", "backend", "size", "axis"
 """Our options that say how to measure: a child measures as its parent does. It gets the device by UUID and
 the seed by number instead, and it neither judges nor writes."""
 
+_RERUNNING = (
+    *("--reruns", "--only-rerun", "--rerun-except", "--retries", "--retry-", "--cumulative-timing"),
+    *("--force-flaky", "--max-runs", "--min-passes"),
+)
+"""Options of pytest-rerunfailures, pytest-retry and flaky."""
 _DROPPED_PREFIXES = (
     *("--report-log", "--json-report", "--md-report", "--allure", "--log-file", "--log-cli", "--instafail"),
     "--cov-",
     *("--benchmark-autosave", "--benchmark-save", "--benchmark-json", "--benchmark-compare"),
     *("--benchmark-histogram", "--benchmark-cprofile"),
-    *("--stepwise", "--cache-", "--reruns", "--only-rerun", "--rerun-except"),
+    *("--stepwise", "--cache-", *_RERUNNING),
 )
 _DROPPED = frozenset(
     (
@@ -56,7 +61,7 @@ _SPLITTING = ("--splits", "--group", "--splitting-algorithm", "--store-durations
 """pytest-split's options: the parent has already chosen its part. Other plugins may have a `--group` too."""
 _OF_A_TEST = (
     *("--verbose", "--quiet", "--verbosity", "--tb", "--full-trace", "--showlocals", "--no-showlocals"),
-    *("--reruns", "--only-rerun", "--rerun-except", "--benchmark-cprofile"),
+    *(*_RERUNNING, "--benchmark-cprofile"),
     *("-k", "-m"),  # which conftests may ask for
     *("--deselect", "--ignore"),  # a worker's process collects beside it, and is not told what
 )
