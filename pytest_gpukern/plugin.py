@@ -15,8 +15,10 @@ from pytest_gpukern.session.item import (
     MEASURED,
     attach,
     begin,
+    body_of,
     conclude,
     end_observing,
+    keep_wrong,
     new_test,
     note_context,
     saying_what_is_missing,
@@ -204,9 +206,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Judges inside the test, so that a regression fails it by name."""
     __tracebackhide__ = True
     note_context(item)
-    with saying_what_is_missing(item):
-        outcome = yield
-    conclude(item)
+    outcome = None
+    with body_of(item):
+        with saying_what_is_missing(item):
+            outcome = yield
+        conclude(item)
     return outcome
 
 
@@ -225,9 +229,10 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Puts the result on the report as plain JSON."""
+    """Puts the result on the report as plain JSON, and has a wrong one fail the test."""
+    wrong = keep_wrong(item, call)
     report = yield
-    attach(item, report, call)
+    attach(item, report, call, wrong)
     return report
 
 

@@ -273,7 +273,7 @@ class ChildRun:
                 message.outcome,
                 NotRun.told(kind, message.text) if kind else message.text,
             )
-            if carried.get("result") is not None:  # a failed teardown has none
+            if carried.get("result") is not None:  # most failed teardowns have none
                 self.results[nodeid] = Result.from_json(carried["result"])
 
     def end_with(self, process: Process, gone: Gone) -> None:

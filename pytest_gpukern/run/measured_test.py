@@ -45,7 +45,12 @@ class MeasuredTest:
         rejected: the broken case that it checked.
         verified: whether it compared anything itself, here or in the child session that ran it.
         gate_failures: why the gate failed the test, if nothing before it did.
-        ended: whether its body came to its end.
+        ended: whether its body came to its end, without a failed subtest.
+        failed_subtest: why the first subtest to fail did, in a line.
+        was_incorrect: what was wrong in an earlier attempt, in a line.
+        raised: whether its body ended with a failure.
+        told: what was wrong when a report last said so.
+        sent: the result that a report last carried.
         guarded: its arrays between guard zones.
         seen: what the test's calls left in each of their outputs, until it is torn down.
     """
@@ -67,6 +72,11 @@ class MeasuredTest:
         self.seen: SeenOutputs | None = None
         self.guarded = GuardedArrays(context.environment.backend)
         self._failed_with: str | None = None
+        self.failed_subtest: str | None = None
+        self.was_incorrect: str | None = None
+        self.raised = False
+        self.told: str | None = None
+        self.sent: Result | None = None
         self._loading = ExitStack()
 
     @property
@@ -76,6 +86,23 @@ class MeasuredTest:
     @result.setter
     def result(self, result: Result | None) -> None:
         self.evidence = None if result is None else Evidence(result)
+
+    @property
+    def diagnosis(self) -> str | None:
+        """Says what is wrong with an INCORRECT result; None for any other."""
+        if self.result is None or self.result.correctness is not Correctness.INCORRECT:
+            return None
+        return self.result.diagnosis or ""
+
+    @property
+    def wrong(self) -> str | None:
+        """Says why the test must fail even if it goes on; None if nothing was found."""
+        # Without a failure of ours, it is from the test's own `check`.
+        return self._failed_with or (None if self.diagnosis is None else f"INCORRECT: {self.diagnosis}")
+
+    @property
+    def caught(self) -> str:
+        return f"{self.wrong}\n  {_WENT_ON}"
 
     def begin(self) -> None:
         """Starts to observe the test, and the machine code that it loads before its first call."""
@@ -205,13 +232,10 @@ class MeasuredTest:
 
         Fails it if something wrong did not end its body, as under a bare `except:`.
         """
-        self.ended = True
-        wrong = self._failed_with
-        if wrong is None and self.result is not None and self.result.correctness is Correctness.INCORRECT:
-            wrong = f"INCORRECT: {self.result.diagnosis}"  # from the test's own `check`
-        if wrong is not None:
-            pytest.fail(f"{wrong}\n  {_WENT_ON}", pytrace=False)
-        if self.evidence is None:
+        self.ended = self.failed_subtest is None
+        if self.wrong is not None:
+            pytest.fail(self.caught, pytrace=False)
+        if self.evidence is None or self.failed_subtest is not None:
             return ()
         diagnosis = None if self.seen is None else self.seen.unsettled()
         if diagnosis is None and self.guarded.held:
@@ -234,8 +258,13 @@ class MeasuredTest:
 
     def to_json(self) -> JsonDict:
         """Returns what the test has come to before its teardown, as plain JSON."""
+        if self.evidence is not None and self.was_incorrect is not None and self.diagnosis is None:
+            self.evidence.add_note(Note(f"INCORRECT in an earlier attempt: {self.was_incorrect}"))
+            self.was_incorrect = None
+        self.sent = self.result
         return {
             "result": self.result.to_json() if self.result is not None else None,
+            "failed_subtest": self.failed_subtest,
             "sessions": [session.to_json() for session in self.sessions],
             "gate_failures": [dataclasses.asdict(failure) for failure in self.gate_failures],
             "rejected": self.rejected is not None,
@@ -261,9 +290,8 @@ class MeasuredTest:
 
     def _fail_where_incorrect(self) -> None:
         __tracebackhide__ = True
-        result = self.result
-        if result is not None and result.correctness is Correctness.INCORRECT:
-            self._fail(f"INCORRECT: {result.diagnosis}")
+        if self.diagnosis is not None:
+            self._fail(f"INCORRECT: {self.diagnosis}")
 
     def _fail(self, message: str) -> NoReturn:
         """Fails the test, at its end again if it goes on."""

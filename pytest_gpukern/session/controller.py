@@ -32,7 +32,6 @@ from pytest_gpukern.session.stash import (
     settings_of,
     workers_of,
 )
-from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.options import asked, measures
 from pytest_gpukern.values.phases import ACCOUNT, add_to, phase
 from pytest_gpukern.values.untrusted_json import FileError
@@ -83,7 +82,6 @@ class Controller:
         self._rejected: dict[str, str] = {}
         self.groups: dict[str, str | None] = {}
         self.listed: dict[str, JsonDict] = {}
-        self._was_incorrect: dict[str, str] = {}
         self._failures: dict[str, Failure] = {}
         self._places: dict[str, tuple[str, int]] = {}
         self.problems: list[str] = []
@@ -207,12 +205,17 @@ class Controller:
             self._progress.clear()
 
     def _take(self, report: pytest.TestReport) -> None:
+        if isinstance(report, pytest.SubtestReport):  # its test's own report says that it failed
+            return
         carried: JsonDict = getattr(report, "gpukern", {})
         add_to(self._took_s, {report.nodeid: report.duration})
         add_to(self._spent_s, carried.get("spent_s", {}))
         self._reported.add(report.nodeid)
         if "problem" in carried:
             self.problems.append(carried["problem"])
+        for late in carried.get("late", ()):
+            self._note_failure(late["nodeid"], late["wrong"])
+            self._take_result(late["nodeid"], late)
         expected, ended = hasattr(report, "wasxfail"), report.failed or report.when == "call"
         ran = (carried.get("result") or {}).get("first_call_ns") is not None
         if report.skipped and not expected:
@@ -223,6 +226,8 @@ class Controller:
             self._unmeasured.pop(report.nodeid, None)
         if report.when == "teardown":
             self._finished += 1
+            if "id" in carried:
+                self._take_result(report.nodeid, carried)
             took_s = self._took_s.pop(report.nodeid)
             if self._time_left is not None:
                 result = self._results.get(report.nodeid)
@@ -232,31 +237,33 @@ class Controller:
                 self._show_progress(_state_of(next(reversed(self._results.values()))))
             self._take_teardown(report, carried)
             return
-        if not carried and report.failed and str(report.when) == "???":  # xdist's, of a crash
-            self._note_failure(report)
+        # xdist's, of a crash, or pytest-retry's, of a further attempt
+        if not carried and report.failed and (str(report.when) == "???" or report.nodeid in self._places):
+            self._note_failure(report.nodeid, why_not_passed(report))
         if "id" not in carried:
             return
-        if report.skipped:
+        subtest = carried.get("failed_subtest")
+        if report.skipped and subtest is None:
             from pytest_gpukern.report.run import Skip
 
             self.skips.append(Skip(carried["id"], _why_skipped(report), carried.get("skip_kind", "")))
             return
         self._failures.pop(report.nodeid, None)
-        self._places[report.nodeid] = tuple(carried["place"])
         # An `update` accepts what became slower, but not what the test itself found wrong.
-        if report.failed:
-            self._note_failure(report, carried.get("gate_failures") or ())
-        if carried["result"] is None:
-            if carried.get("rejected") and report.passed:
-                self._rejected[report.nodeid] = carried["id"]
-            return
-        result = self._read(carried["result"], report.nodeid)
-        self._results.pop(report.nodeid, None)
-        self._results[report.nodeid] = self._with_earlier_attempts(report.nodeid, result)
-        self._sessions[report.nodeid] = [
-            self._read(session, report.nodeid) for session in carried.get("sessions", ())
-        ]
-        self.groups[report.nodeid] = carried["group"]
+        if report.failed or subtest is not None:
+            by_the_gate = carried.get("gate_failures") or ()
+            self._note_failure(report.nodeid, subtest or why_not_passed(report), by_the_gate)
+        if carried.get("rejected") and report.passed:
+            self._rejected[report.nodeid] = carried["id"]
+        self._take_result(report.nodeid, carried)
+
+    def _take_result(self, nodeid: str, carried: JsonDict) -> None:
+        self._places[nodeid] = tuple(carried["place"])
+        if carried["result"] is not None:
+            self._results.pop(nodeid, None)
+            self._results[nodeid] = self._read(carried["result"], nodeid)
+            self._sessions[nodeid] = [self._read(session, nodeid) for session in carried.get("sessions", ())]
+            self.groups[nodeid] = carried["group"]
 
     def _read(self, data: JsonDict, nodeid: str) -> Result:
         """Returns the result that a report carries; those of one process share their fingerprint."""
@@ -266,17 +273,6 @@ class Controller:
         known = self._fingerprints.setdefault(result.session, result.fingerprint)
         shared = known if known == result.fingerprint else result.fingerprint
         return dataclasses.replace(result, nodeid=nodeid, fingerprint=shared)
-
-    def _with_earlier_attempts(self, nodeid: str, result: Result) -> Result:
-        """Returns a test's result, with a note if an earlier attempt was wrong and this one is not."""
-        from pytest_gpukern.values.result import Correctness
-
-        if result.correctness is Correctness.INCORRECT:
-            self._was_incorrect.setdefault(nodeid, (result.diagnosis or "").partition("\n")[0])
-        elif nodeid in self._was_incorrect:
-            note = Note(f"INCORRECT in an earlier attempt: {self._was_incorrect[nodeid]}")
-            return dataclasses.replace(result, notes=(*result.notes, note))
-        return result
 
     def _take_teardown(self, report: pytest.TestReport, carried: JsonDict) -> None:
         """Takes pytest-benchmark's row, what the test left on the device, and whether its teardown failed.
@@ -293,7 +289,7 @@ class Controller:
 
             self._results[report.nodeid] = msgspec.convert(observed, ObservedTest).added_to(result)
         if report.failed:
-            self._note_failure(report, carried.get("gate_failures") or ())
+            self._note_failure(report.nodeid, why_not_passed(report), carried.get("gate_failures") or ())
         if self._config.getoption("xmlpath", None):
             from pytest_gpukern.report.junit import properties
             from pytest_gpukern.report.run import RunResults
@@ -303,16 +299,16 @@ class Controller:
             of_test = RunResults([self._results[test]], {test: self._sessions[test]}, failures=failures)
             report.user_properties += properties(of_test)
 
-    def _note_failure(self, report: pytest.TestReport, by_the_gate: Sequence[JsonDict] = ()) -> None:
+    def _note_failure(self, nodeid: str, why: str, by_the_gate: Sequence[JsonDict] = ()) -> None:
         """Notes why the gate failed a test, or the first line of another failure, which counts before."""
-        if self._failed_by_itself(report.nodeid):
+        if self._failed_by_itself(nodeid):
             return
         from pytest_gpukern.report.run import Failure
         from pytest_gpukern.values.result import GateFailure
 
-        text = why_not_passed(report).removeprefix("Failed: ")
+        text = why.removeprefix("Failed: ").partition("\n")[0]
         reasons = tuple(GateFailure(**reason) for reason in by_the_gate)
-        self._failures[report.nodeid] = Failure(text.partition("\n")[0], reasons)
+        self._failures[nodeid] = Failure(text, reasons)
 
     def _failed_by_itself(self, nodeid: str) -> bool:
         return nodeid in self._failures and not self._failures[nodeid].by_the_gate

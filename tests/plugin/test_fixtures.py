@@ -1,5 +1,6 @@
 """Checks the fixtures: on a GPU that is faked, and without one."""
 
+import csv
 import json
 import re
 
@@ -182,6 +183,173 @@ def test_a_failure_that_the_test_swallows_fails_it_at_its_end_unless_it_is_expec
     assert (found["correctness"], list(found["errors"])) == ("PASSED", ["output"])
 
 
+HIDING = """
+import unittest
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.gpu_benchmark(timer="host")
+one, kept = np.ones(4), []
+
+def skip_test(reason):
+    raise unittest.SkipTest(reason)
+
+def hide(gpu, end=pytest.skip):
+    try:
+        if gpu not in kept:
+            gpu(lambda: None)
+        gpu.verify(one, 2 * one)
+    finally:
+        end("x")
+
+@pytest.fixture
+def late(gpu_benchmark):
+    yield
+    hide(gpu_benchmark)
+
+@pytest.fixture(scope="module", autouse=True)
+def _at_the_end():
+    yield
+    hide(kept[0])
+
+def test_wrong_at_the_end(gpu_benchmark):
+    gpu_benchmark(lambda: None)
+    kept.append(gpu_benchmark)
+
+@pytest.mark.parametrize("end", [pytest.skip, pytest.xfail, skip_test, print])
+def test_wrong(gpu_benchmark, end):
+    hide(gpu_benchmark, end)
+
+def test_wrong_check(gpu_benchmark):
+    try:
+        gpu_benchmark.pedantic(lambda: 1, check=lambda returned: one.undefined)
+    finally:
+        pytest.skip("x")
+
+def test_wrong_late(late, gpu_benchmark):
+    gpu_benchmark(lambda: None)
+    kept.append(gpu_benchmark)
+
+class TestUnit(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def _take(self, gpu_benchmark):
+        self.gpu = gpu_benchmark
+
+    def test_wrong(self):
+        hide(self.gpu, self.skipTest)
+
+    @unittest.expectedFailure
+    def test_expected(self):
+        hide(self.gpu, str)
+
+@pytest.mark.xfail
+def test_marked(gpu_benchmark):
+    hide(gpu_benchmark)
+
+def test_right(gpu_benchmark):
+    gpu_benchmark.verify(one, 2 * one, expect_failure=True)
+    pytest.skip("x")
+
+def test_wrong_exit(gpu_benchmark):
+    hide(gpu_benchmark, pytest.exit)
+"""
+SKIPS_FAILURES = """
+import pytest
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    try:
+        return (yield)
+    except pytest.fail.Exception:
+        pytest.skip("x")
+"""
+ANYWHERE = pytest.mark.parametrize("where", [(), ("--gpukern-isolate=on",), ("-n1",)])
+
+
+@ANYWHERE
+def test_a_wrong_result_fails_its_test_whatever_comes_after_unless_a_mark_expects_it(pytester, where):
+    pytester.makeconftest(SKIPS_FAILURES)
+    pytester.makepyfile(test_it=HIDING)
+    result = pytester.runpytest_inprocess("--gpukern-simulator=never", "--gpukern-report=run.json", *where)
+    result.assert_outcomes(passed=2, failed=7, errors=2, skipped=1, xfailed=2)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    found = results_in(pytester.path / "run.json")
+    assert {(result["correctness"], "wrong" in name) for name, result in found.items()} == {
+        ("INCORRECT", True)
+    }
+    assert len(found) == 9
+
+
+SUBTESTS = """
+import unittest
+import pytest
+
+pytestmark = pytest.mark.gpu_benchmark(timer="host")
+
+def test_fixture(gpu_benchmark, subtests):
+    gpu_benchmark(lambda: 1)
+    for n in range(3):
+        with subtests.test(n=n):
+            assert n != 1
+
+def test_right(gpu_benchmark, subtests):
+    gpu_benchmark(lambda: 1)
+    for end in (pytest.skip, pytest.xfail, print):
+        with subtests.test():
+            end("x")
+
+class TestUnit(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def _take(self, gpu_benchmark):
+        gpu_benchmark(lambda: 1)
+
+    def test_unit(self):
+        for n in range(3):
+            with self.subTest(n=n):
+                assert n != 1
+"""
+
+
+@ANYWHERE
+def test_a_test_with_a_failed_subtest_has_failed_and_is_not_recorded(pytester, where):
+    pytester.makepyfile(test_it=SUBTESTS)
+    options = ("--gpu-benchmark", "--gpukern-baseline=create", "--gpukern-report=r.csv", *where)
+    result = pytester.runpytest_inprocess("--gpukern-simulator=never", "--gpukern-sessions=1", *options)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["FAILED: 2 failed tests*"])
+    with (pytester.path / "r.csv").open() as table:
+        verdicts = {row["variant"]: row["verdict"] for row in csv.DictReader(table)}
+    assert verdicts == {"test_fixture": "FAILED", "test_right": "NEW", "TestUnit::test_unit": "FAILED"}
+    (baseline,) = (pytester.path / "baselines").iterdir()
+    assert list(json.loads(baseline.read_text())["records"]) == ["test_it/test_right"]
+
+
+RUNS_TWICE = """
+from _pytest.runner import runtestprotocol
+
+def pytest_runtest_protocol(item, nextitem):  # as plugins that rerun failures do
+    runtestprotocol(item, nextitem=nextitem, log=False)
+    for report in runtestprotocol(item, nextitem=nextitem, log=False):
+        item.ihook.pytest_runtest_logreport(report=report)
+    return True
+"""
+RETRIES = """
+import pytest
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item, call):  # as pytest-retry does
+    report = yield
+    if call.when == "call" and report.failed:
+        hook = item.ihook
+        hook.pytest_runtest_teardown(item=item, nextitem=None)
+        report.outcome = "retried"
+        hook.pytest_runtest_logreport(report=report)
+        item._initrequest()
+        hook.pytest_runtest_setup(item=item)
+        again = pytest.CallInfo.from_call(lambda: hook.pytest_runtest_call(item=item), "call")
+        report.outcome = "failed" if again.excinfo else "passed"
+    return report
+"""
 RERUNS = """
 from _pytest.runner import runtestprotocol
 
@@ -199,26 +367,27 @@ def pytest_runtest_protocol(item, nextitem):  # as pytest-rerunfailures does
 """
 
 
-def test_a_rerun_that_passes_notes_that_an_earlier_attempt_was_incorrect(pytester, plain):
-    pytester.makeconftest(RERUNS)
+@pytest.mark.parametrize("plugin", [RERUNS, RUNS_TWICE, RETRIES])
+def test_a_rerun_that_passes_notes_that_an_earlier_attempt_was_incorrect(pytester, plain, plugin):
+    pytester.makeconftest(plugin)
     result = plain(
         """
 attempts = []
 
-@pytest.mark.parametrize("error", [0, 1])
+@pytest.mark.parametrize("error", [0, 1, 2])
 def test_it(gpu_benchmark, error):
     attempts.append(error)
-    out = np.ones(4) + (attempts.count(error) == 1) * error
+    out = np.ones(4) + (error == 2 or attempts.count(error) == 1) * error
     gpu_benchmark(lambda: None)
     gpu_benchmark.verify(out, np.ones(4))
 """
     )
-    result.assert_outcomes(passed=2)
-    (told,) = [line for line in result.outlines if "INCORRECT" in line]
+    result.assert_outcomes(passed=2, failed=1)
+    (told,) = [line for line in result.outlines if "earlier attempt" in line]
     assert re.match(
         r"note \S+test_it\[1\]: INCORRECT in an earlier attempt: output: wrong values: 4 of 4", told
     )
-    result.stdout.fnmatch_lines(["gpukern: 2 passed*"])
+    result.stdout.fnmatch_lines(["gpukern: 2 passed, 1 incorrect*"])
 
 
 UNVERIFIED = """
@@ -354,17 +523,6 @@ def test_warmup(gpu_warmup): pass
     result.stdout.fnmatch_lines(
         ["2 skipped: no GPU: *", "*(test_it.py::test_call, test_it.py::test_pedantic)"]
     )
-
-
-RUNS_TWICE = """
-from _pytest.runner import runtestprotocol
-
-def pytest_runtest_protocol(item, nextitem):  # as plugins that rerun failures do
-    runtestprotocol(item, nextitem=nextitem, log=False)
-    for report in runtestprotocol(item, nextitem=nextitem, log=False):
-        item.ihook.pytest_runtest_logreport(report=report)
-    return True
-"""
 
 
 def test_a_test_that_is_run_again_has_one_entry_and_none_where_its_setup_fails_then(pytester, plain):
