@@ -187,6 +187,7 @@ class CheckedCalls(Launch):
         self._words = itertools.chain(words[:2], (None, 0), itertools.cycle((*words[2:], *words[:2])))
         self._word: int | None = None
         self._poison, self._not_poisoned = poisons[0], list[Note]()
+        self._words_of_free_memory = itertools.cycle(words)
         self._outputs: dict[str, _Declared] = {}
         self._left: list[Written] = []
         self._returned: dict[str, UsersArray] = {}
@@ -281,7 +282,8 @@ class CheckedCalls(Launch):
         arrays = (*self.inputs.values(), *self._returned.values())
         sizes = {array.nbytes for array in arrays if array.on_device and array.nbytes}
         if sizes:
-            self._not_poisoned = [Note(why) for why in memory_accounts.poison_free(sizes, self._poison)]
+            word = next(self._words_of_free_memory)
+            self._not_poisoned = [Note(why) for why in memory_accounts.poison_free(sizes, word)]
 
     # what the engine asks for
 

@@ -99,13 +99,13 @@ def test_torch(gpu_benchmark, name):
     gpu_benchmark(torch.add, x, x, out=out)
     gpu_benchmark.verify(out, 2.0 * np.arange(100))
 
-def test_conjugated_only_when_it_is_read(gpu_benchmark):
+def test_conjugated_in_the_call(gpu_benchmark):
     torch = pytest.importorskip("torch")
     x = torch.arange(100, device="cuda") * (1 + 2j)
-    conjugated = gpu_benchmark(lambda x: (2 * x).conj(), x)
+    conjugated = gpu_benchmark(lambda x: (2 * x).conj().resolve_conj(), x)
     gpu_benchmark.verify(conjugated, np.arange(100) * (2 - 4j), rtol=1e-6)
 
-@pytest.mark.parametrize("view", ["t", "conj", "flatten"])
+@pytest.mark.parametrize("view", ["t", "flatten"])
 def test_views_are_noted(gpu_benchmark, view):
     torch = pytest.importorskip("torch")
     x, out = (torch.ones((64, 64), dtype=torch.complex64, device="cuda") for _ in range(2))
@@ -193,10 +193,20 @@ def test_counts(gpu_benchmark):
         out[:] = len(calls)
     gpu_benchmark(total, cuda.to_device(host), out=cuda.device_array(1, np.float32))
 
-def test_conjugated_part_of_an_argument(gpu_benchmark):
+def test_part_of_an_argument(gpu_benchmark):
+    torch = pytest.importorskip("torch")
+    gpu_benchmark(lambda x: x[1:], torch.ones(64, device="cuda"))
+
+def test_conjugated_only_when_it_is_read(gpu_benchmark):
     torch = pytest.importorskip("torch")
     x = torch.ones(64, dtype=torch.complex64, device="cuda")
-    gpu_benchmark(lambda x: x[1:].conj(), x)
+    gpu_benchmark(lambda x: (2 * x).conj(), x)
+
+@libraries
+@pytest.mark.gpu_benchmark(outputs="out")
+def test_tramples_what_it_closes_over(gpu_benchmark, made):
+    x = made(host.copy())
+    gpu_benchmark(lambda out: launcher(tramples)(x, out), made(host))
 
 @declared
 def test_random_states(gpu_benchmark):
@@ -224,6 +234,7 @@ def test_handed_out_twice(gpu_benchmark):
     assert f"{few}call 2" in lines
     assert (f"{few}a timed call" in lines) == bool(options)
     assert "input modified: the call changed x" in lines
+    assert "input modified: the call changed x, which is no argument" in lines
     assert "out: aliased: it shares memory with the input x" in lines
     assert "out: not deterministic: " in lines
     assert "test_random_states - Failed: INCORRECT: input modified: the call changed states" in lines
@@ -231,6 +242,135 @@ def test_handed_out_twice(gpu_benchmark):
         assert "INCORRECT: returned: aliased: it shares memory with the input x; " in lines
     if "could not import 'cupy'" not in lines:
         assert "returned: aliased: it shares memory with returned of an earlier call" in lines
+
+
+FREED = """
+import math
+import sys
+
+@cuda.jit
+def only_over_nan(x, out):
+    i = cuda.grid(1)
+    if i < out.size and math.isnan(out[i]):
+        out[i] = 2 * x[i]
+
+def returned_by(kernel):
+    def call(x):
+        out = sys.modules[type(x).__module__.partition(".")[0]].empty_like(x)
+        kernel[-(-len(x) // 256), 256](x, out)
+        return out
+    return call
+
+def freed(array):  # which its library keeps for the next one of that size
+    return array.get() if hasattr(array, "get") else array.cpu().numpy()
+
+@pytest.mark.parametrize("made", [of_cupy, of_torch])
+@pytest.mark.parametrize("size", [N, 10_000_019])
+@pytest.mark.parametrize("kernel", [double, leaves_the_last, only_over_nan], ids=["right", "last", "nan"])
+def test_freed(gpu_benchmark, made, size, kernel):
+    x = made(np.random.default_rng(0).random(size, dtype=np.float32) + 1)
+    expected = freed(x + x)
+    gpu_benchmark.verify(gpu_benchmark(returned_by(kernel), x), expected)
+"""
+
+
+@MEASURED
+@pytest.mark.parametrize("expandable", ["False", "True"])
+def test_a_right_answer_in_freed_memory_is_not_handed_out_again(inner, options, expandable, monkeypatch):
+    pytest.importorskip("cupy")
+    pytest.importorskip("torch")
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", f"expandable_segments:{expandable}")
+    result = inner(FREED, *options)
+    result.assert_outcomes(passed=4, failed=8)
+    assert not [line for line in result.outlines if line.startswith("FAILED") and "right" in line]
+
+
+OWN_ANSWER = r'''
+import cupy
+from pytest_gpukern import Axis, Problem, Tolerance
+
+N = 1 << 21
+kernel = cupy.RawKernel(r"""
+__device__ float memo[1 << 21];
+extern "C" __global__ void k(const float* x, float* y, int n, int lazy) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n || (lazy && y[i] == memo[i] && memo[i] != 0.0f)) return;
+  float v = x[i];
+  for (int j = 0; j < 400; ++j) v = fmaf(v, 0.99f, 0.01f);
+  y[i] = memo[i] = v;
+}""", "k")
+
+def reference(x):
+    v, step = x.astype("float64"), float(np.float32(0.99))
+    for _ in range(400):
+        v = v * step + float(np.float32(0.01))
+    return v
+
+def run(x, y, lazy):
+    kernel((-(-x.size // 256),), (256,), (x, y, np.int32(x.size), np.int32(lazy)))
+
+def data():
+    return np.random.default_rng(0).random(N, dtype=np.float32) + 1
+
+@pytest.mark.parametrize("lazy", [0, 1])
+@pytest.mark.gpu_benchmark(outputs="y", cache="cold")
+def test_cold(gpu_benchmark, lazy):
+    x, y = cupy.asarray(data()), cupy.empty(N, np.float32)
+    gpu_benchmark(run, x, y, lazy)
+    gpu_benchmark.verify(y, reference(data()), rtol=2e-5)
+
+@pytest.mark.parametrize("lazy", [0, 1])
+@pytest.mark.gpu_benchmark(outputs="y", cache="hot")
+def test_hot(gpu_benchmark, lazy):
+    x, y = cupy.asarray(data()), cupy.empty(N, np.float32)
+    gpu_benchmark(run, x, y, lazy)
+    gpu_benchmark.verify(y, reference(data()), rtol=2e-5)
+
+@pytest.mark.gpu_benchmark(outputs="y", cache="hot")
+def test_sort(gpu_benchmark):
+    x, y = cupy.asarray(data()), cupy.empty(N, np.float32)
+    def sort(x, y):
+        y[:] = x
+        y.sort()
+    gpu_benchmark(sort, x, y)
+    gpu_benchmark.verify(y, np.sort(data()))
+
+@pytest.mark.gpu_benchmark(inout="y", cache="hot")
+def test_in_place(gpu_benchmark):
+    y = cupy.asarray(data())
+    gpu_benchmark(lambda y: cupy.multiply(y, 2, out=y), y)
+    gpu_benchmark.verify(y, 2 * data())
+
+problem = Problem(
+    "lazy", version=1, axes={"n": Axis(smoke=(4099,), full=(N,))}, reference=reference,
+    make_inputs=lambda rng, n: {"x": rng.random(n, dtype=np.float32) + 1},
+    outputs=lambda n: {"y": (n, "float32")}, tolerance=Tolerance(rtol=2e-5),
+)
+
+@problem.variant("cupy")
+def honest(x, y):
+    return lambda: run(x, y, 0)
+
+@problem.variant("cupy")
+def lazy(x, y):
+    return lambda: run(x, y, 1)
+
+@problem.cases
+def test_case(gpu_benchmark, case):
+    gpu_benchmark.run(case)
+'''
+
+
+def test_a_call_that_skips_its_work_over_its_own_answer_is_invalid(inner):
+    pytest.importorskip("cupy")
+    plain = inner(OWN_ANSWER, "--gpu-benchmark", "-k", "not case")
+    plain.assert_outcomes(passed=4, failed=2)
+    for name in ("cold", "hot"):
+        plain.stdout.fnmatch_lines(
+            [f"FAILED *test_{name}?1?*INVALID*its time depends on what its outputs hold*"]
+        )
+    hot = inner(OWN_ANSWER, "--gpu-benchmark", "--gpukern-cache=hot", "-k", "case")
+    hot.assert_outcomes(passed=1, failed=1, deselected=6)
 
 
 def test_a_variant_whose_work_nobody_waits_for_fails_where_it_is_not_timed(inner):
