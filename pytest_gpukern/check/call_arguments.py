@@ -39,33 +39,24 @@ _MOST_REACHED = 1000
 
 
 def captured_by(value: Any, place: str = "") -> Iterator[Argument]:
-    """Yields what a callable, or another object, can reach, each with its place.
+    """Yields what a callable or another object can reach, each with its place; items, and no containers.
 
-    That are closure variables, globals that a function names, its defaults, the arguments of a partial, the
-    object of a method, and attributes. We look into functions and objects among these, but not into those of
-    libraries.
+    We look into functions and objects that it reaches, but not into those of libraries.
     """
     todo, seen = [Argument(place, value)], {id(value)}
-    for number in range(_MOST_REACHED):
-        if number >= len(todo):
-            return
-        for reached in held_by(*todo[number]):
-            yield reached
-            container = isinstance(reached.value, (tuple, list, dict))
-            if container and len(reached.value) > _MOST_REACHED:
-                continue
-            for leaf in leaves(*reached):
-                if id(leaf.value) in seen:
-                    continue
-                seen.add(id(leaf.value))
-                if container:
+    for one in todo:  # which grows
+        for reached in held_by(*one):
+            is_long = isinstance(reached.value, (tuple, list, dict)) and len(reached.value) > _MOST_REACHED
+            for leaf in () if is_long else leaves(*reached):
+                if id(leaf.value) not in seen and len(seen) < _MOST_REACHED:
+                    seen.add(id(leaf.value))
+                    todo += [] if _is_of_a_library(leaf.value) else [leaf]
                     yield leaf
-                if not _is_of_a_library(leaf.value):
-                    todo.append(leaf)
 
 
 def held_by(place: str, value: Any) -> Iterator[Argument]:
-    """Yields what a function, a partial, a method, a kernel or any other object holds itself."""
+    """Yields what an object holds itself: a function's closure, the globals that it names, its defaults; the
+    arguments of a partial; the object of a method; attributes."""
     if isinstance(value, functools.partial):
         yield from (Argument(f"partial argument {n}", held) for n, held in enumerate(value.args))
         yield from map(Argument._make, value.keywords.items())
@@ -83,18 +74,16 @@ def held_by(place: str, value: Any) -> Iterator[Argument]:
         value = type(value).__call__ if callable(value) else None
         if not inspect.isfunction(value):
             return
+    names = value.__globals__
     for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
         with suppress(ValueError):  # not assigned yet
             yield Argument(name, cell.cell_contents)
     codes = [value.__code__]
     for code in codes:  # a lambda within is reached, too
-        codes += [constant for constant in code.co_consts if inspect.iscode(constant)]
-        yield from (
-            Argument(name, value.__globals__[name]) for name in code.co_names if name in value.__globals__
-        )
-    for name, parameter in inspect.signature(value).parameters.items():
-        if parameter.default is not parameter.empty:
-            yield Argument(name, parameter.default)
+        codes += filter(inspect.iscode, code.co_consts)
+        yield from (Argument(name, names[name]) for name in code.co_names if name in names)
+    defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+    yield from (Argument("default", held) for held in defaults)
 
 
 def _is_of_a_library(value: Any) -> bool:

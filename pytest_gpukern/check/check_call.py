@@ -117,19 +117,17 @@ class _Declared:
 
     def fill(self, contents: int | np.ndarray[Any, Any]) -> None:
         """Puts into it what it holds before a call: a word again and again, or an array like it."""
-        if self.region is not None and self.original is not None:
-            if isinstance(contents, int):
-                words = poison_bytes(contents, self.array.nbytes)
-                contents = words.view(self.array.dtype).reshape(self.array.shape)
-            filled = self.original.copy()
-            filled[self.region] = contents[self.region]
-            self.array.put(filled)
-        elif self.original is not None:
-            self.array.put(self.original)
-        elif isinstance(contents, int):
+        if self.original is None and isinstance(contents, int):
             self.array.poison(contents)
-        else:
-            self.array.put(contents)
+            return
+        if isinstance(contents, int):
+            words = poison_bytes(contents, self.array.nbytes)
+            contents = words.view(self.array.dtype).reshape(self.array.shape)
+        if self.original is not None:
+            part, contents = contents, self.original.copy()
+            if self.region is not None:
+                contents[self.region] = part[self.region]
+        self.array.put(contents)
 
     def split(self, left: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
         """Returns what a call left, with zeros outside the region, and which elements it changed there."""
@@ -187,7 +185,6 @@ class CheckedCalls(Launch):
         self._words = itertools.chain(words[:2], (None, 0), itertools.cycle((*words[2:], *words[:2])))
         self._word: int | None = None
         self._poison, self._not_poisoned = poisons[0], list[Note]()
-        self._words_of_free_memory = itertools.cycle(words)
         self._outputs: dict[str, _Declared] = {}
         self._left: list[Written] = []
         self._returned: dict[str, UsersArray] = {}
@@ -275,14 +272,11 @@ class CheckedCalls(Launch):
                 self.inputs[f"{name}, which is no argument: pass it as one"] = array
 
     def _poison_free(self) -> None:
-        """Poisons memory in which a result may come to lie, as far as a library holds it free.
-
-        Its size is known from an earlier call. At first we take it to be that of an argument.
-        """
+        """Poisons free memory of an earlier result's size, or an argument's: one may come to lie there."""
         arrays = (*self.inputs.values(), *self._returned.values())
         sizes = {array.nbytes for array in arrays if array.on_device and array.nbytes}
         if sizes:
-            word = next(self._words_of_free_memory)
+            word = self._word or self._poison  # of the call before
             self._not_poisoned = [Note(why) for why in memory_accounts.poison_free(sizes, word)]
 
     # what the engine asks for
@@ -292,10 +286,9 @@ class CheckedCalls(Launch):
         self._word = next(self._words)
         for name, output in self._outputs.items():
             seen = self.seen.outputs.get(name)
-            old = None if seen is None or seen.last is None else seen.last[0]
+            old = None if seen is None or seen.last is None or self._word is not None else seen.last[0]
             fits = old is not None and (old.shape, old.dtype) == (output.array.shape, output.array.dtype)
-            with_noise = disturbed(old) if self._word is None and old is not None and fits else None
-            output.fill((self._word or 0) if with_noise is None else with_noise)
+            output.fill(disturbed(old) if old is not None and fits else self._word or 0)
 
     def run(self) -> Any:
         returned = self._turn.call()
@@ -539,7 +532,7 @@ class _Filled:
         executions: Executions,
         batch: Callable[[], None] = lambda: None,
         steps: Callable[[], Iterable[Callable[[], Any]]] = tuple,
-        refill: Callable[[], None] | None = None,
+        refill: Callable[[], Any] = lambda: None,
     ) -> None:
         self._executions, self._batch, self._steps, self._refill = executions, batch, steps, refill
         self.largest_batch, self.buffer_sets = executions.largest_batch, executions.buffer_sets
@@ -548,9 +541,16 @@ class _Filled:
         self._batch()
         steps = self._steps()
         taken = self._executions.take(count, cold=cold)
-        if self._refill is not None:
-            taken = [dataclasses.replace(iteration, refill=self._refill) for iteration in taken]
         return [_behind(steps, iteration) for iteration in taken] if steps else taken
+
+    def take_refilled(self, count: int, *, cold: bool) -> list[Iteration]:
+        """Returns the same, with the outputs filled ahead of each, and not only before the batch."""
+
+        def behind(before: Callable[[], Any] | None) -> Callable[[], Any]:
+            return lambda: (before and before(), self._refill())
+
+        taken = self.take(count, cold=cold)
+        return [dataclasses.replace(each, before=behind(each.before), launches=None) for each in taken]
 
 
 def _behind(steps: Iterable[Callable[[], Any]], iteration: Iteration) -> Iteration:
@@ -560,8 +560,7 @@ def _behind(steps: Iterable[Callable[[], Any]], iteration: Iteration) -> Iterati
         for step in steps:
             step()
 
-    fresh = functools.partial(_behind, steps, iteration)
-    return Iteration(iteration.run, before, fresh, refill=iteration.refill)
+    return Iteration(iteration.run, before, functools.partial(_behind, steps, iteration))
 
 
 def _captured(function: Any, value: Any, array: UsersArray) -> bool:
@@ -655,10 +654,13 @@ class SeenOutputs:
                 return name
         return None
 
-    def overwritten(self, name: str, actual: Any) -> bool:
-        """Says whether `actual` lies in an output that the test has changed since the last call."""
-        array, output = users_array(actual), self.outputs[name]
-        return array is not None and array.overlaps(output.array) and output.changed
+    def overwritten(self, name: str | None, actual: Any) -> str | None:
+        """Says that `actual` lies in an output that the test has changed since the last call, or None."""
+        array, output = users_array(actual), self.outputs.get(name or "")
+        if array is None or output is None or not array.overlaps(output.array) or not output.changed:
+            return None
+        remedy = f"verify {name}, or a copy of it, before the test changes it"
+        return f"{name} was changed after the last call, so this is not what the call left: {remedy}"
 
     @property
     def never_compared(self) -> tuple[str, ...]:
@@ -676,11 +678,8 @@ class SeenOutputs:
         Elsewhere it is a copy: reshaped, converted without loss, a view of a copy, a part of one output, or
         several in one. `name` is what `name_of` says.
         """
-        arrays = {
-            other: output.array
-            for other, output in self.outputs.items()
-            if output.declared and not output.changed
-        }
+        unchanged = [(other, output) for other, output in self.outputs.items() if not output.changed]
+        arrays = {other: output.array for other, output in unchanged if output.declared}
         compared = {other for other in arrays if other == name}
         for _, value in () if compared else leaves("", actual):
             given, base = users_array(value), getattr(value, "base", None)
@@ -808,7 +807,7 @@ def check_against_reference(
     on_host, reference = to_host(actual), to_host(expected)
     seen = seen or SeenOutputs(None, fixed=True)
     known = seen.name_of(actual, on_host)
-    overwritten = _overwritten(known) if known is not None and seen.overwritten(known, actual) else None
+    overwritten = seen.overwritten(known, actual)
     known = known if overwritten is None else None
     poisoned = known is not None and seen.outputs[known].poisoned
     if known is not None and seen.outputs[known].declared:
@@ -841,11 +840,6 @@ def check_against_reference(
             loose = passes_zeros(name, reference, on_host.dtype, tolerance) or loose
     doubts = tuple(filter(None, (overwritten, loose, narrower)))
     return ReferenceCheck(name, diagnosis, error, doubts)
-
-
-def _overwritten(name: str) -> str:
-    remedy = f"verify {name}, or a copy of it, before the test changes it"
-    return f"{name} was changed after the last call, so this is not what the call left: {remedy}"
 
 
 def _narrower(name: str, dtype: object, given: set[Any]) -> str | None:

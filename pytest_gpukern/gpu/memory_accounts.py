@@ -16,26 +16,17 @@ from pytest_gpukern.gpu.runtime import checked, fill_memory
 
 _BLOCKS = 4
 """Free blocks that we poison for one array: a call may take some for arrays that it does not return."""
+_ROUNDED = 512  # a size becomes a multiple of it
 
 
 class Account:
-    """One allocator; by default it caches nothing and reports no peak.
-
-    Attributes:
-        library: whose it is, in words.
-    """
-
-    library = ""
+    """One allocator; by default it caches nothing and reports no peak."""
 
     def __init__(self, allocator: Any) -> None:
         self._allocator = allocator
 
     def poison_free(self, sizes: Collection[int], word: int) -> None:
-        """Fills with a word what it may hand out next for arrays of these sizes, in bytes.
-
-        Raises:
-            Exception: it cannot be told what is free; nothing was allocated for good.
-        """
+        """Fills what it may hand out next for arrays of these sizes, in bytes; raises if it cannot."""
 
     def live_bytes(self) -> int:
         """Returns the bytes given out and not yet given back."""
@@ -52,10 +43,16 @@ class Account:
         """Gives cached memory back to the driver."""
 
 
+class _NoneFreeError(Exception):
+    """Says that an allocator has no free block of a size, and would ask the driver."""
+
+
+def _refuse(*_: Any, **__: Any) -> None:
+    raise _NoneFreeError
+
+
 class _Cupy(Account):
     """CuPy's default memory pool, without the FFT plans that CuPy caches."""
-
-    library = "CuPy"
 
     def poison_free(self, sizes: Collection[int], word: int) -> None:
         """Takes blocks of the current stream's that are free now, and gives them back in reverse order."""
@@ -84,8 +81,6 @@ class _Cupy(Account):
 class _Torch(Account):
     """PyTorch's caching allocator, once the test has initialised CUDA in PyTorch."""
 
-    library = "PyTorch"
-
     def poison_free(self, sizes: Collection[int], word: int) -> None:
         """Writes where its snapshot says that blocks are free, whatever their stream; it allocates nothing.
 
@@ -98,15 +93,12 @@ class _Torch(Account):
             if segment["device"] != torch.cuda.current_device() or any(segment["segment_pool_id"]):
                 continue
             blocks = free.setdefault((segment["stream"], segment["segment_type"]), [])
-            blocks += [
-                (block["size"], block["address"])
-                for block in segment["blocks"]
-                if block["state"] == "inactive"
-            ]
+            inactive = (block for block in segment["blocks"] if block["state"] == "inactive")
+            blocks += [(block["size"], block["address"]) for block in inactive]
         for nbytes, blocks in itertools.product(sizes, free.values()):
             # The smallest that fits is handed out first, from its beginning.
             for size, address in sorted(block for block in blocks if block[0] >= nbytes)[:_BLOCKS]:
-                fill_memory(address, min(size, _BLOCKS * (nbytes + _ROUNDED_TO)), word)
+                fill_memory(address, min(size, _BLOCKS * (nbytes + _ROUNDED)), word)
 
     def live_bytes(self) -> int:
         return int(self._allocator.cuda.memory_allocated())
@@ -168,29 +160,17 @@ class _Pool(Account):
         return int(checked("cuMemPoolGetAttribute", self._allocator, attribute))
 
 
-class _NoneFreeError(Exception):
-    """Says that an allocator has no free block of a size, and would ask the driver."""
-
-
-def _refuse(*_: Any, **__: Any) -> None:
-    raise _NoneFreeError
-
-
-_ROUNDED_TO = 512
-"""Bytes to a multiple of which PyTorch rounds a size up."""
-
-
 def poison_free(sizes: Collection[int], word: int) -> Iterator[str]:
-    """Poisons the memory that libraries may hand out next for arrays of these sizes, in bytes.
+    """Poisons what libraries may hand out next for arrays of these sizes, in bytes; the device is idle.
 
-    There a right answer may lie, such as a reference that was freed. The device must be idle. Yields why it
-    could not be done, for each such library.
+    A right answer may lie there, such as a reference that was freed. Yields why a library's was not poisoned.
     """
     for account in accounts() if sizes else ():
         try:
             account.poison_free(sizes, word)
         except Exception as error:  # noqa: BLE001 - whatever a library raises, the call can be checked
-            yield f"what {account.library} holds free was not poisoned: {' '.join(str(error).split())}"
+            library, why = type(account).__name__[1:], " ".join(str(error).split())
+            yield f"what {library} holds free was not poisoned: {why}"
 
 
 def accounts() -> list[Account]:

@@ -191,7 +191,7 @@ _ONE_REFILLED_IN = 5
 """One of so many batches fills all outputs ahead of each execution: a call may be quick where it finds its
 own answer. Its first place is drawn, behind the batch that shows on which streams a call works."""
 _SAME_SHARE, _SAME_NS = 0.1, 1000.0
-"""Times on other contents may differ by so much, or by so many nanoseconds."""
+"""Times over other contents may differ by so much, or by so many nanoseconds."""
 _GAP_SPREAD = 0.5
 """Relative standard deviation of a gap between two kernels of a call: on H200s the 1.2 µs gap in a small
 matrix product varied by 0.8 µs from batch to batch and from process to process."""
@@ -214,14 +214,15 @@ class Samples:
         self.invalid_samples = 0
         self.invalid: str | None = None
         self.stopped: str | None = None
-        self.by_contents: dict[tuple[bool, bool], list[float]] = {}
+        self.by_contents: dict[bool, list[float]] = {}
+        """By whether outputs were filled ahead of each execution: its samples, while the device was fit."""
         self._launch_included = False
         self._settled = 0  # number of samples that count for good
 
     def add(self, batch: Batch, executions: int) -> None:
         if self.samples and batch.launch_included != self._launch_included:
             # A time that contains the launch cost is another quantity: start again.
-            self.samples, self.batches, self.busy, self._settled = [], [], [], 0
+            self.samples, self.batches, self.busy, self._settled, self.by_contents = [], [], [], 0, {}
         self._launch_included = batch.launch_included
         self.samples += batch.samples_ns
         self.batches.append(len(batch.samples_ns))
@@ -230,19 +231,6 @@ class Samples:
         self.notes.update(dict.fromkeys(batch.notes))
         self.iterations = batch.iterations
         self.executions_a_sample = max(1, executions // len(batch.samples_ns))
-
-    def note_contents(self, batch: Batch, *, refilled: bool, again: bool = False) -> None:
-        """Notes the samples of a batch by whether its outputs were filled ahead of each execution."""
-        place = batch.launch_included, refilled
-        self.by_contents[place] = [*(() if again else self.by_contents.get(place, ())), *batch.samples_ns]
-
-    def times_by_contents(self) -> tuple[float, float] | None:
-        """Returns the medians over what calls left, and over what we filled in; None without both."""
-        both = [self.by_contents.get((self._launch_included, refilled)) for refilled in (False, True)]
-        if not all(both):
-            return None
-        over_its_own, refilled = (statistics.median(samples or ()) for samples in both)
-        return over_its_own, refilled
 
     @property
     def jitter_ns(self) -> float:
@@ -271,8 +259,13 @@ class Samples:
         return hopeless is not None
 
 
-def _apart(one_ns: float, other_ns: float) -> bool:
-    return abs(one_ns - other_ns) > max(_SAME_NS, _SAME_SHARE * min(one_ns, other_ns))
+def _apart(drawn: Mapping[bool, list[float]]) -> tuple[float, float] | None:
+    """Returns the medians over what calls left and over what we filled in, if they differ; None if not."""
+    if len(drawn) < 2:
+        return None
+    over_its_own, filled = statistics.median(drawn[False]), statistics.median(drawn[True])
+    allowed = max(_SAME_NS, _SAME_SHARE * min(over_its_own, filled))
+    return (over_its_own, filled) if abs(over_its_own - filled) > allowed else None
 
 
 @dataclass
@@ -331,14 +324,15 @@ class Sampler:
         rule, timer, sampling = self.rule, self.timer, self.sampling
         chosen = random.randrange(rule.min_samples) + 1 if self.inspect is not None else 0
         refilled_at = self.draw.randrange(1, _FEWEST_BATCHES)
+        can_refill = timer_row(timer.name).refills and not self.beside
         # In a graph nothing is flushed between calls, so they are cold only on all sets in turn.
         turn = self.executions.buffer_sets if self.cold and not timer_row(timer.name).flushes else 1
         executed, started = 0, self.clock()
         while True:
             size = self._size(executed, self.clock() - started, chosen)
             self._before()
-            refills = len(sampling.batches) % _ONE_REFILLED_IN == refilled_at
-            taken = self._taken(max(1, size // turn) * turn, refills=refills)
+            refilled = can_refill and len(sampling.batches) % _ONE_REFILLED_IN == refilled_at
+            taken = self._taken(max(1, size // turn) * turn, refilled=refilled)
             with untraced():
                 batch = self._collected(taken)
             executed += len(taken)
@@ -355,36 +349,33 @@ class Sampler:
             look = self._look(batch, last=stopped is not None)
             if look.fault is None:
                 sampling.settle(stopped, settled=look.settled)
-                sampling.note_contents(batch, refilled=refills)
+                sampling.by_contents.setdefault(refilled, []).extend(batch.samples_ns)
             elif not sampling.give_up(look.fault, look.hopeless):
                 self._collected(self.executions.take(turn, cold=self.cold))  # it rested
             if sampling.stopped is not None:
                 return taken[-1]
 
-    def _taken(self, count: int, *, refills: bool) -> list[Iteration]:
-        taken = self.executions.take(count, cold=self.cold)
-        refills = refills and timer_row(self.timer.name).refills and not self.beside
-        return [iteration.refilled() for iteration in taken] if refills else taken
+    def _taken(self, count: int, *, refilled: bool) -> list[Iteration]:
+        take = getattr(self.executions, "take_refilled", None) if refilled else None
+        return (take or self.executions.take)(count, cold=self.cold)
 
     def _contents_matter(self) -> str | None:
-        """Says that a call takes another time where it does not find what it left itself, or returns None.
+        """Says that a call takes another time over what we filled in than over its own answer, or None.
 
         A second draw has to agree, since anything may disturb one batch.
         """
-        sampling = self.sampling
-        first = sampling.times_by_contents()
-        if first is None or not _apart(*first):
+        first = _apart(self.sampling.by_contents)
+        if first is None:
             return None
-        for refills in self.draw.sample([False, True], 2):
-            size = max(sampling.batches)
-            batch = self._collected(self._taken(size, refills=refills))
-            sampling.note_contents(batch, refilled=refills, again=True)
-        again = sampling.times_by_contents()
-        if again is None or not _apart(*again) or (first[0] < first[1]) != (again[0] < again[1]):
+        size, drawn = max(self.sampling.batches), dict[bool, list[float]]()
+        for refilled in (False, True):
+            drawn[refilled] = self._collected(self._taken(size, refilled=refilled)).samples_ns
+        again = _apart(drawn)
+        if again is None or (first[0] < first[1]) != (again[0] < again[1]):
             return None
-        over_its_own, refilled = (f"{time_ns / 1e3:.3g} µs" for time_ns in again)
+        over_its_own, filled = (f"{time_ns / 1e3:.3g} µs" for time_ns in again)
         return (
-            f"its time depends on what its outputs hold: {refilled} where we filled them just before, "
+            f"its time depends on what its outputs hold: {filled} where we filled them just before, "
             f"{over_its_own} over what the call before left; it must do its work whatever they hold"
         )
 

@@ -494,12 +494,19 @@ class Rotation:
         self._stream = stream
         self._poisons = poisons
         self._updates = poisons and bool(sets[0].dataset.updated)
-        self._taken = 0
+        self._taken, self._refills = 0, False
         self.buffer_sets = len(sets)
         self.largest_batch = max(_LARGEST_BATCH, len(sets))
 
     def take(self, count: int, *, cold: bool) -> list[Iteration]:
         return [self._next(cold=cold, first=not number) for number in range(count)]
+
+    def take_refilled(self, count: int, *, cold: bool) -> list[Iteration]:
+        """Returns the same, with a poison ahead of each also with a hot cache."""
+        self._refills = self._stream is not None
+        taken = self.take(count, cold=cold)
+        self._refills = False
+        return taken
 
     def _next(self, *, cold: bool, first: bool) -> Iteration:
         """Returns the next execution; the first hot one of a batch finds its set in the cache, whoever ran
@@ -510,7 +517,8 @@ class Rotation:
         self._taken += 1
         self.last, call = self._sets[number], self._calls[number]
         poison = functools.partial(self.last.workspace.queue_poison, self._stream)
-        poisons = self._poisons and (cold or warms or self._updates)
+        fills = cold or warms or self._updates or self._refills
+        poisons = self._poisons and fills
 
         def before() -> None:
             if warms and self._updates:
@@ -520,12 +528,12 @@ class Rotation:
             if poisons:
                 poison()
 
-        launches = 2 + warms + len(self.last.dataset.specs) * (cold or warms or self._updates)
-        refill = poison if self._poisons and self._stream is not None and not poisons else None
-        return self._iteration(call, before if warms or poisons else None, launches, refill)
+        launches = 2 + warms + len(self.last.dataset.specs) * fills
+        return self._iteration(call, before if warms or poisons else None, launches)
 
-    def _iteration(self, call: Callable[[], Any], *others: Any) -> Iteration:
+    def _iteration(
+        self, call: Callable[[], Any], before: Callable[[], Any] | None, launches: int
+    ) -> Iteration:
         """Returns an execution; if the call updates its arrays, each repeat begins with `before`."""
-        before, launches, refill = others
-        again = functools.partial(self._iteration, call, *others) if self._updates else None
-        return Iteration(call, before, again, launches, refill)
+        again = functools.partial(self._iteration, call, before, launches) if self._updates else None
+        return Iteration(call, before, again, launches)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,27 +24,12 @@ class Iteration:
             once; None if `run` may be called any number of times.
         launches: kernels, copies and memsets that `before` and `run` queue together, if known. It limits how
             many iterations we queue at once.
-        refill: queues on the timed stream what fills the outputs, where `run` may find what an earlier
-            execution left in them; None where there is nothing to fill.
     """
 
     run: Callable[[], Any]
     before: Callable[[], Any] | None = None
     fresh: Callable[[], Iteration] | None = None
     launches: int | None = None
-    refill: Callable[[], Any] | None = None
-
-    def refilled(self) -> Iteration:
-        """Returns the iteration with its outputs filled last before `run`, and before the L2 is flushed."""
-        if self.refill is None:
-            return self
-        fresh = self.fresh
-        return dataclasses.replace(
-            self,
-            before=functools.partial(_in_turn, self.before, self.refill),
-            fresh=None if fresh is None else lambda: fresh().refilled(),
-            launches=None,
-        )
 
     def execute(self) -> Any:
         """Executes the iteration untimed; returns what `run` returned."""
@@ -56,12 +40,6 @@ class Iteration:
     def again(self) -> Iteration:
         """Returns what to execute instead of this iteration once it was executed; call it only then."""
         return self if self.fresh is None else self.fresh()
-
-
-def _in_turn(*steps: Callable[[], Any] | None) -> None:
-    for step in steps:
-        if step is not None:
-            step()
 
 
 class Executions(Protocol):

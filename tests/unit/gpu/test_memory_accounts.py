@@ -164,7 +164,7 @@ def test_the_smallest_free_blocks_of_torch_that_fit_are_poisoned_and_nothing_tha
 
 def test_what_cannot_be_poisoned_is_said_and_nothing_is_asked_for_no_size(device, filled, monkeypatch):
     torch_holding(monkeypatch, backend="cudaMallocAsync")
-    reasons = ["what PyTorch holds free was not poisoned: its allocator is cudaMallocAsync"]
+    reasons = ["what Torch holds free was not poisoned: its allocator is cudaMallocAsync"]
     assert list(memory_accounts.poison_free({4096}, 1)) == reasons
     assert list(memory_accounts.poison_free((), 1)) == []
     assert not filled
@@ -215,7 +215,7 @@ def test_free_blocks_of_cupys_pool_are_poisoned_and_given_back_as_they_lay(
     assert (pool.free, pool.hooks) == (free, [])
     cuda.get_allocator = lambda: print
     (reason,) = memory_accounts.poison_free([64], 1)
-    assert reason == "what CuPy holds free was not poisoned: its allocator is not its default pool"
+    assert reason == "what Cupy holds free was not poisoned: its allocator is not its default pool"
 
 
 class Pointer(SimpleNamespace):

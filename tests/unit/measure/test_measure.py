@@ -506,8 +506,8 @@ class AnsweringTimer(FakeTimer):
 
 
 class Refillable(Repeated):
-    def take(self, count, *, cold):
-        return [Iteration(nothing, refill=nothing)] * count
+    def take_refilled(self, count, *, cold):
+        return [Iteration(nothing, before=nothing)] * count
 
 
 DEPENDS = "its time depends on what its outputs hold: 30 µs where we filled them just before, 7 µs over what"

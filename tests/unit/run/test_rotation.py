@@ -68,10 +68,11 @@ def test_hot_executions_stay_for_eight_behind_one_that_warms_and_is_then_poisone
 
 
 def test_refilled_hot_executions_find_the_poison_each_and_cold_ones_do_so_anyway(log):
-    hot, cold = rotation(log).take(3, cold=False), rotation(log).take(2, cold=True)
-    execute(iteration.refilled() for iteration in hot)
+    executions = rotation(log)
+    execute(executions.take_refilled(3, cold=False))
     assert log == ["call 0", *["poison 0", "call 0"] * 3]
-    assert [iteration.refilled() for iteration in cold] == cold
+    assert executions.take(1, cold=False)[0].before is not None, "the first of a batch"
+    assert executions.take(2, cold=False)[1].before is None
 
 
 def test_the_first_hot_execution_of_a_batch_is_warmed_whoever_ran_before(log):
