@@ -106,6 +106,8 @@ def disturbed(answer: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Returns an old answer with noise: one bit of each element is flipped, of floats by an eighth or so."""
     bits = answer.view(answer.real.dtype) if answer.dtype.kind == "c" else answer
     size = bits.dtype.itemsize
+    if size > 8:  # of the host's long double
+        return answer * 0.875
     mask = {1: 1 << 2, 2: 1 << 7, 4: 1 << 20, 8: 1 << 49}[size]
     return (bits.view(f"u{size}") ^ mask).view(answer.dtype)
 

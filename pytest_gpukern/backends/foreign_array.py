@@ -209,6 +209,12 @@ def users_array(value: Any) -> UsersArray | None:
     return None if array.dtype.hasobject or (host is not None and host.dtype.hasobject) else array
 
 
+def may_be_array(value: Any) -> bool:
+    """Says by its class whether a value may be an array. A proxy may raise whatever it likes if it is asked."""
+    names = ("__array_interface__", "__cuda_array_interface__", "is_cuda", "copy_to_host")
+    return any(hasattr(type(value), name) for name in names)
+
+
 def narrow_dtype(value: Any) -> str | None:
     """Names the dtype of an array of PyTorch or ml_dtypes that NumPy lacks (`is_narrow`), or returns None."""
     name = str(getattr(value, "dtype", "")).removeprefix("torch.")

@@ -13,7 +13,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
-from pytest_gpukern.backends.foreign_array import Argument, leaves, users_array
+from pytest_gpukern.backends.foreign_array import Argument, leaves, may_be_array, users_array
 from pytest_gpukern.values.nearest import did_you_mean
 
 _PACKAGE = __name__.partition(".")[0]
@@ -61,7 +61,8 @@ def held_by(place: str, value: Any) -> Iterator[Argument]:
         yield from (Argument(f"partial argument {n}", held) for n, held in enumerate(value.args))
         yield from map(Argument._make, value.keywords.items())
         value = value.func
-    value = getattr(getattr(value, "dispatcher", value), "py_func", value)  # Numba's kernel
+    launched = inspect.getattr_static(value, "dispatcher", value)  # of Numba
+    value = inspect.getattr_static(launched, "py_func", value)
     if inspect.ismethod(value):
         yield Argument(place or "self", value.__self__)
         yield from held_by(place or "self", value.__self__)
@@ -88,11 +89,11 @@ def held_by(place: str, value: Any) -> Iterator[Argument]:
 
 def _is_of_a_library(value: Any) -> bool:
     """Says whether we look into nothing of a value: a module, a class, an array, what a library defines."""
-    kernel = getattr(value, "py_func", None)
+    kernel = inspect.getattr_static(value, "py_func", None)
     owner = value if inspect.isroutine(value) else type(value)
     if isinstance(value, (functools.partial, SimpleNamespace)) or inspect.isfunction(kernel):
         return False
-    if inspect.ismodule(value) or inspect.isclass(value) or users_array(value) is not None:
+    if inspect.ismodule(value) or inspect.isclass(value) or may_be_array(value):
         return True
     name = getattr(owner, "__module__", None) or ""
     file = getattr(sys.modules.get(name), "__file__", None) or ""

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import numbers
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,6 +33,7 @@ from pytest_gpukern.backends.foreign_array import (
     UsersArray,
     backend_of,
     leaves,
+    may_be_array,
     narrow_dtype,
     refuse_what_proves_nothing,
     to_host,
@@ -189,7 +190,8 @@ class CheckedCalls(Launch):
         self._left: list[Written] = []
         self._returned: dict[str, UsersArray] = {}
         self._digests: dict[str, str | None] = {}
-        self.inputs: dict[str, UsersArray] = {}
+        self.inputs: Mapping[str, UsersArray] = {}
+        self._captured: dict[str, UsersArray] = {}
         self._first_inputs: tuple[Any, ...] | None = None
         self._returns_new = False
         self.seen = SeenOutputs(marker.determinism, fixed=fixed)
@@ -205,13 +207,13 @@ class CheckedCalls(Launch):
         """
         self._turn, self.place = turn, place
         if self._looks:
-            self._bind()
+            self._bind(repeats=repeats)
         if not repeats:
             self._poison_free()
         return checked_launch(self)
 
-    def _bind(self) -> None:
-        """Finds the declared outputs, and every other array among the arguments."""
+    def _bind(self, *, repeats: bool) -> None:
+        """Finds the declared outputs, and every other array among the arguments and, once, behind them."""
         self.synchronize()
         marker, (_, args, kwargs) = self._marker, self._turn
         named = functools.partial(
@@ -238,9 +240,10 @@ class CheckedCalls(Launch):
             for name, (_, array) in arrays.items()
             if array is not None and not any(array.overlaps(other) for other in in_place.values())
         }
-        if self._declares:
-            others = [(name, value) for name, (value, array) in arrays.items() if array is None]
-            self._guard_captured(others, [output.array for output in outputs.values()])
+        if self._declares and not repeats:
+            others = {name: value for name, (value, array) in arrays.items() if array is None}
+            known = [*(output.array for output in outputs.values()), *self.inputs.values()]
+            self._captured = self._captured_inputs(others, known)
         self._given = [output.value for output in outputs.values()]
         self._given += [value for value, array in arrays.values() if array]
         self._scalars = tuple(_comparable(value) for value, array in arrays.values() if array is None)
@@ -262,14 +265,21 @@ class CheckedCalls(Launch):
         # If nothing is declared, a call may write its inputs, and their hashes only tell calls apart.
         self._digests = self.digests() if self._declares or self._returns_new else {}
 
-    def _guard_captured(self, arguments: Iterable[tuple[str, Any]], outputs: Sequence[UsersArray]) -> None:
-        """Adds to the inputs what the call reaches otherwise than as an argument, unless it is an output."""
-        reached = [captured_by(self._function), *(captured_by(value, name) for name, value in arguments)]
+    def _captured_inputs(
+        self, arguments: Mapping[str, Any], known: list[UsersArray]
+    ) -> dict[str, UsersArray]:
+        """Returns the arrays that the call reaches otherwise than as an argument, beside those that are known."""
+        captured: dict[str, UsersArray] = {}
+        reached = [
+            captured_by(self._function),
+            *(captured_by(held, name) for name, held in arguments.items()),
+        ]
         for name, value in itertools.chain.from_iterable(reached):
-            array = users_array(value)
-            known = (*outputs, *self.inputs.values())
-            if array is not None and array.nbytes and not any(array.overlaps(other) for other in known):
-                self.inputs[f"{name}, which is no argument: pass it as one"] = array
+            array = users_array(value) if may_be_array(value) else None
+            if array is not None and array.nbytes and not any(map(array.overlaps, known)):
+                captured[f"{name}, which is no argument: pass it as one"] = array
+                known.append(array)
+        return captured
 
     def _poison_free(self) -> None:
         """Poisons free memory of an earlier result's size, or an argument's: one may come to lie there."""
@@ -331,7 +341,7 @@ class CheckedCalls(Launch):
         return self._digests if self._outputs else {}
 
     def digests(self) -> dict[str, str | None]:
-        return {name: array.bits() for name, array in self.inputs.items()}
+        return {name: array.bits() for name, array in {**self.inputs, **self._captured}.items()}
 
     def bits(self) -> dict[str, str | None]:
         """Returns a hash of each array that the call was given or has returned."""

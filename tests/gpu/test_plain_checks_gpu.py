@@ -301,45 +301,26 @@ extern "C" __global__ void k(const float* x, float* y, int n, int lazy) {
 }""", "k")
 
 def reference(x):
-    v, step = x.astype("float64"), float(np.float32(0.99))
-    for _ in range(400):
-        v = v * step + float(np.float32(0.01))
-    return v
+    power = float(np.float32(0.99)) ** 400
+    return power * x.astype("float64") + float(np.float32(0.01)) * (1 - power) / (1 - float(np.float32(0.99)))
 
 def run(x, y, lazy):
     kernel((-(-x.size // 256),), (256,), (x, y, np.int32(x.size), np.int32(lazy)))
 
-def data():
-    return np.random.default_rng(0).random(N, dtype=np.float32) + 1
+def sort(x, y, lazy):
+    y[:] = x
+    y.sort()
 
-@pytest.mark.parametrize("lazy", [0, 1])
-@pytest.mark.gpu_benchmark(outputs="y", cache="cold")
-def test_cold(gpu_benchmark, lazy):
-    x, y = cupy.asarray(data()), cupy.empty(N, np.float32)
-    gpu_benchmark(run, x, y, lazy)
-    gpu_benchmark.verify(y, reference(data()), rtol=2e-5)
+def marked(cache):
+    return pytest.param(cache, marks=pytest.mark.gpu_benchmark(outputs="y", cache=cache))
 
-@pytest.mark.parametrize("lazy", [0, 1])
-@pytest.mark.gpu_benchmark(outputs="y", cache="hot")
-def test_hot(gpu_benchmark, lazy):
-    x, y = cupy.asarray(data()), cupy.empty(N, np.float32)
-    gpu_benchmark(run, x, y, lazy)
-    gpu_benchmark.verify(y, reference(data()), rtol=2e-5)
-
-@pytest.mark.gpu_benchmark(outputs="y", cache="hot")
-def test_sort(gpu_benchmark):
-    x, y = cupy.asarray(data()), cupy.empty(N, np.float32)
-    def sort(x, y):
-        y[:] = x
-        y.sort()
-    gpu_benchmark(sort, x, y)
-    gpu_benchmark.verify(y, np.sort(data()))
-
-@pytest.mark.gpu_benchmark(inout="y", cache="hot")
-def test_in_place(gpu_benchmark):
-    y = cupy.asarray(data())
-    gpu_benchmark(lambda y: cupy.multiply(y, 2, out=y), y)
-    gpu_benchmark.verify(y, 2 * data())
+@pytest.mark.parametrize("cache", [marked("cold"), marked("hot")])
+@pytest.mark.parametrize(("call", "lazy"), [(run, 0), (run, 1), (sort, 0)], ids=["works", "skips", "sorts"])
+def test_plain(gpu_benchmark, cache, call, lazy):
+    host = np.random.default_rng(0).random(N, dtype=np.float32) + 1
+    x, y = cupy.asarray(host), cupy.empty(N, np.float32)
+    gpu_benchmark(call, x, y, lazy)
+    gpu_benchmark.verify(y, np.sort(host) if call is sort else reference(host), rtol=2e-5)
 
 problem = Problem(
     "lazy", version=1, axes={"n": Axis(smoke=(4099,), full=(N,))}, reference=reference,
@@ -347,13 +328,9 @@ problem = Problem(
     outputs=lambda n: {"y": (n, "float32")}, tolerance=Tolerance(rtol=2e-5),
 )
 
-@problem.variant("cupy")
-def honest(x, y):
-    return lambda: run(x, y, 0)
-
-@problem.variant("cupy")
-def lazy(x, y):
-    return lambda: run(x, y, 1)
+@problem.variant("cupy", lazy=(0, 1))
+def variant(x, y, lazy):
+    return lambda: run(x, y, lazy)
 
 @problem.cases
 def test_case(gpu_benchmark, case):
@@ -363,12 +340,11 @@ def test_case(gpu_benchmark, case):
 
 def test_a_call_that_skips_its_work_over_its_own_answer_is_invalid(inner):
     pytest.importorskip("cupy")
-    plain = inner(OWN_ANSWER, "--gpu-benchmark", "-k", "not case")
-    plain.assert_outcomes(passed=4, failed=2)
-    for name in ("cold", "hot"):
-        plain.stdout.fnmatch_lines(
-            [f"FAILED *test_{name}?1?*INVALID*its time depends on what its outputs hold*"]
-        )
+    result = inner(OWN_ANSWER, "--gpu-benchmark", "-k", "plain")
+    result.assert_outcomes(passed=4, failed=2, deselected=2)
+    for cache in ("cold", "hot"):
+        line = f"FAILED *test_plain?skips-{cache}?*INVALID*its time depends on what its outputs hold*"
+        result.stdout.fnmatch_lines([line])
     hot = inner(OWN_ANSWER, "--gpu-benchmark", "--gpukern-cache=hot", "-k", "case")
     hot.assert_outcomes(passed=1, failed=1, deselected=6)
 

@@ -126,20 +126,17 @@ def filled(monkeypatch):
     return places
 
 
-def segment(*blocks, stream=0, pool=(0, 0), device=0, kind="large"):
-    """A segment of PyTorch's snapshot, with blocks of (address, bytes, state)."""
-    named = [dict(zip(("address", "size", "state"), block, strict=True)) for block in blocks]
-    names = "blocks", "stream", "segment_pool_id", "device", "segment_type"
-    return dict(zip(names, (named, stream, pool, device, kind), strict=True))
-
-
 def torch_holding(monkeypatch, *segments, backend="native"):
-    cuda = SimpleNamespace(
-        is_initialized=lambda: True,
-        memory_snapshot=lambda: segments,
-        current_device=lambda: 0,
-        get_allocator_backend=lambda: backend,
-    )
+    """PyTorch with segments of blocks of (address, bytes, state), and how each is another than usual."""
+    usual = {"stream": 0, "segment_pool_id": (0, 0), "device": 0, "segment_type": "large"}
+    names = ("address", "size", "state")
+    snapshot = [
+        {**usual, **other, "blocks": [dict(zip(names, block, strict=True)) for block in blocks]}
+        for blocks, other in segments
+    ]
+    asked = {"is_initialized": True, "memory_snapshot": snapshot, "current_device": 0}
+    asked["get_allocator_backend"] = backend
+    cuda = SimpleNamespace(**{name: lambda answer=answer: answer for name, answer in asked.items()})
     put_module(monkeypatch, "torch", Tensor=object, cuda=cuda)
 
 
@@ -152,11 +149,11 @@ def test_the_smallest_free_blocks_of_torch_that_fit_are_poisoned_and_nothing_tha
     many = [(100 + number, 5000 + number, FREE) for number in range(6)]
     torch_holding(
         monkeypatch,
-        segment((1, 4096, FREE), (2, 4096, "active_allocated"), (3, 4096, "active_pending_free")),
-        segment((4, 4095, FREE), (5, 10**6, FREE)),
-        segment((6, 4096, FREE), pool=(0, 7)),  # of a captured graph
-        segment((7, 4096, FREE), device=1),
-        segment(*many, stream=9),
+        ([(1, 4096, FREE), (2, 4096, "active_allocated"), (3, 4096, "active_pending_free")], {}),
+        ([(4, 4095, FREE), (5, 10**6, FREE)], {}),
+        ([(6, 4096, FREE)], {"segment_pool_id": (0, 7)}),  # of a captured graph
+        ([(7, 4096, FREE)], {"device": 1}),
+        (many, {"stream": 9}),
     )
     assert list(memory_accounts.poison_free({4096}, 1)) == []
     assert filled == {1: 4096, 5: 4 * (4096 + 512)} | {at: size for at, size, _ in many[:4]}
