@@ -210,7 +210,7 @@ def users_array(value: Any) -> UsersArray | None:
 
 
 def may_be_array(value: Any) -> bool:
-    """Says by its class whether a value may be an array. A proxy may raise whatever it likes if it is asked."""
+    """Says by its class whether a value may be an array: a proxy may raise whatever it likes if asked."""
     names = ("__array_interface__", "__cuda_array_interface__", "is_cuda", "copy_to_host")
     return any(hasattr(type(value), name) for name in names)
 

@@ -265,15 +265,10 @@ class CheckedCalls(Launch):
         # If nothing is declared, a call may write its inputs, and their hashes only tell calls apart.
         self._digests = self.digests() if self._declares or self._returns_new else {}
 
-    def _captured_inputs(
-        self, arguments: Mapping[str, Any], known: list[UsersArray]
-    ) -> dict[str, UsersArray]:
-        """Returns the arrays that the call reaches otherwise than as an argument, beside those that are known."""
+    def _captured_inputs(self, held: Mapping[str, Any], known: list[UsersArray]) -> dict[str, UsersArray]:
+        """Returns the arrays that the call reaches and that are no arguments, by itself or what it is given."""
         captured: dict[str, UsersArray] = {}
-        reached = [
-            captured_by(self._function),
-            *(captured_by(held, name) for name, held in arguments.items()),
-        ]
+        reached = (captured_by(value, name) for name, value in {"": self._function, **held}.items())
         for name, value in itertools.chain.from_iterable(reached):
             array = users_array(value) if may_be_array(value) else None
             if array is not None and array.nbytes and not any(map(array.overlaps, known)):
