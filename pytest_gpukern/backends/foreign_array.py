@@ -316,7 +316,7 @@ def why_untrusted(value: Any) -> str | None:
     if _is_derived(value) and not _is_of_a_library(value):
         why = "a subclass of an array, which may compute when it is read"
         return f"{_named(value)}, {why}: return a plain array"
-    converting = (*_CONVERTING, "get") if hasattr(value, "shape") else _CONVERTING
+    converting = (*_CONVERTING, "get") if hasattr(value, "shape") else _CONVERTING[:1]
     unknown = f"{_named(value)}, which {_UNKNOWN}: return a plain array"
     return unknown if _may_compute(value, converting) else None
 
@@ -324,7 +324,7 @@ def why_untrusted(value: Any) -> str | None:
 _HOLD_VALUES = {"PIL", "cudf", "cupyx", "jax", "jaxlib", "ml_dtypes", "numpy", "paddle", "pandas", "polars"}
 _HOLD_VALUES |= {"pyarrow", "scipy", "tensorflow", "warp", *sys.stdlib_module_names}
 """Packages whose arrays hold their values when a call has returned them, besides those of backends."""
-_CONVERTING = ("__array__", "__float__", "copy_to_host", "detach")
+_CONVERTING = ("__array__", "copy_to_host", "detach")
 _UNKNOWN = "is of an unknown class and may compute when it is read"
 _STORED = (dict, types.GetSetDescriptorType, types.MemberDescriptorType)
 

@@ -266,7 +266,7 @@ class CheckedCalls(Launch):
         self._digests = self.digests() if self._declares or self._returns_new else {}
 
     def _captured_inputs(self, held: Mapping[str, Any], known: list[UsersArray]) -> dict[str, UsersArray]:
-        """Returns the arrays that the call reaches and that are no arguments, by itself or what it is given."""
+        """Returns the arrays, other than arguments, that the call reaches by itself or what it is given."""
         captured: dict[str, UsersArray] = {}
         reached = (captured_by(value, name) for name, value in {"": self._function, **held}.items())
         for name, value in itertools.chain.from_iterable(reached):
