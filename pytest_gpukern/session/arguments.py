@@ -22,10 +22,7 @@ MEASURING = ("code", "all", "timer", "cache", "scope", "backend", "size", "axis"
 """Our options that say how to measure: a child measures as its parent does. It gets the device by UUID and
 the seed by number instead, and it neither judges nor writes."""
 
-_RERUNNING = (
-    *("--reruns", "--only-rerun", "--rerun-except", "--retries", "--retry-", "--cumulative-timing"),
-    *("--force-flaky", "--max-runs", "--min-passes"),
-)
+_RERUNNING = ("--reruns", "--only-rerun", "--rerun-except", "--retries", "--force-flaky")
 """Options of pytest-rerunfailures, pytest-retry and flaky."""
 _DROPPED_PREFIXES = (
     *("--report-log", "--json-report", "--md-report", "--allure", "--log-file", "--log-cli", "--instafail"),

@@ -240,10 +240,9 @@ class Child:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Passes a report on; pytest keeps it to the end, so without what it carries."""
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-        subtest = vars(report).pop("gpukern", {}).get("failed_subtest")
+        vars(report).pop("gpukern", None)
         outcome = "xfailed" if report.skipped and hasattr(report, "wasxfail") else report.outcome
-        told = (outcome, why_not_passed(report)) if subtest is None else ("failed", subtest)
-        self._tell(messages.Reported(data, *told))
+        self._tell(messages.Reported(data, outcome, why_not_passed(report)))
 
     def pytest_warning_recorded(
         self, warning_message: warnings.WarningMessage, when: str, nodeid: str, location: Any

@@ -20,7 +20,7 @@ OF_OTHERS = [
         ("--html", None),
         ("--json-report-file", None),
     ],
-    *[("--reruns", None), ("--retries", None), ("--force-flaky", 0), ("--max-runs", None)],
+    *[("--reruns", None), ("--retries", None), ("--force-flaky", 0)],
     # pytest's cache, which may be blocked
     *[("--last-failed --lf", 0), ("--failed-first --ff", 0), ("--new-first --nf", 0), ("--cache-clear", 0)],
     *[("--last-failed-no-failures --lfnf", None), ("--stepwise --sw", 0), ("--stepwise-skip --sw-skip", 0)],
@@ -83,7 +83,7 @@ def kept(started):
         "--benchmark-autosave --benchmark-save=x --benchmark-json=o.json --benchmark-compare",
         "--benchmark-compare=0001 --benchmark-compare-fail=mean:5% --benchmark-histogram=h",
         "--lf --ff --nf --sw --stepwise-skip --last-failed-no-failures none --cache-clear",
-        "-x --exitfirst --maxfail=3 --reruns 2 --retries 2 --force-flaky --max-runs=3",
+        "-x --exitfirst --maxfail=3 --reruns 2 --retries 2 --force-flaky",
         "-k 'exp and not slow' -m gpu --deselect a.py::b --ignore=c --ignore-glob '*d'",
         "--pdb --trace --collect-only --co --setup-show --basetemp=/somewhere",
         "--gpukern-baseline=create --gpukern-baseline-dir x --gpukern-write-in-ci --gpukern-report=run.json",
