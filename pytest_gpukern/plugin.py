@@ -15,10 +15,9 @@ from pytest_gpukern.session.item import (
     MEASURED,
     attach,
     begin,
-    body_of,
     conclude,
     end_observing,
-    keep_wrong,
+    failing_where_wrong,
     new_test,
     note_context,
     saying_what_is_missing,
@@ -177,7 +176,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     """Forgets an earlier attempt, and fails a test whose marker is wrong; a fixture may need a GPU."""
     __tracebackhide__ = True  # a fixture's failure looks as it does without us
     begin(item)
-    with saying_what_is_missing(item):
+    with failing_where_wrong(item), saying_what_is_missing(item):
         outcome = yield
     if "benchmark" in getattr(item, "fixturenames", ()) and measures(item.config):
         from pytest_gpukern.session.take_over_benchmark import warn_if_not_taken_over
@@ -206,11 +205,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Judges inside the test, so that a regression fails it by name."""
     __tracebackhide__ = True
     note_context(item)
-    outcome = None
-    with body_of(item):
+    failed = item.session.testsfailed
+    with failing_where_wrong(item):
         with saying_what_is_missing(item):
             outcome = yield
-        conclude(item)
+        conclude(item, subtest_failed=item.session.testsfailed > failed)
     return outcome
 
 
@@ -220,8 +219,9 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     __tracebackhide__ = True
     if MEASURED in item.stash:
         item.stash[MEASURED].stop_observing()  # before a teardown, which may fail
-    outcome = yield
-    end_observing(item, nextitem)
+    with failing_where_wrong(item):
+        outcome = yield
+        end_observing(item, nextitem)
     return outcome
 
 
@@ -229,10 +229,9 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Puts the result on the report as plain JSON, and has a wrong one fail the test."""
-    wrong = keep_wrong(item, call)
+    """Puts the result on the report as plain JSON."""
     report = yield
-    attach(item, report, call, wrong)
+    attach(item, report, call)
     return report
 
 

@@ -265,16 +265,16 @@ class ChildRun:
         carried = message.data.get("gpukern") or {}
         if carried.get("listed") is not None:
             self.listed[nodeid] = carried["listed"]
-        if carried.get("observed") is not None and nodeid in self.results:
-            self.results[nodeid] = built(carried["observed"], ObservedTest).added_to(self.results[nodeid])
         if when == "call" or message.outcome != "passed":
             kind = carried.get("skip_kind")
             self.outcomes[nodeid] = (
                 message.outcome,
                 NotRun.told(kind, message.text) if kind else message.text,
             )
-            if carried.get("result") is not None:  # most failed teardowns have none
+            if carried.get("result") is not None:
                 self.results[nodeid] = Result.from_json(carried["result"])
+        if carried.get("observed") is not None and nodeid in self.results:
+            self.results[nodeid] = built(carried["observed"], ObservedTest).added_to(self.results[nodeid])
 
     def end_with(self, process: Process, gone: Gone) -> None:
         during = f" while running {self.during}" if self.during else ""

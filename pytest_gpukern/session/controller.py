@@ -205,17 +205,14 @@ class Controller:
             self._progress.clear()
 
     def _take(self, report: pytest.TestReport) -> None:
-        if isinstance(report, pytest.SubtestReport):  # its test's own report says that it failed
-            return
         carried: JsonDict = getattr(report, "gpukern", {})
         add_to(self._took_s, {report.nodeid: report.duration})
         add_to(self._spent_s, carried.get("spent_s", {}))
         self._reported.add(report.nodeid)
         if "problem" in carried:
             self.problems.append(carried["problem"])
-        for late in carried.get("late", ()):
-            self._note_failure(late["nodeid"], late["wrong"])
-            self._take_result(late["nodeid"], late)
+        if isinstance(report, pytest.SubtestReport):  # its test fails with it
+            return
         expected, ended = hasattr(report, "wasxfail"), report.failed or report.when == "call"
         ran = (carried.get("result") or {}).get("first_call_ns") is not None
         if report.skipped and not expected:
@@ -239,20 +236,18 @@ class Controller:
             return
         # xdist's, of a crash, or pytest-retry's, of a further attempt
         if not carried and report.failed and (str(report.when) == "???" or report.nodeid in self._places):
-            self._note_failure(report.nodeid, why_not_passed(report))
+            self._note_failure(report)
         if "id" not in carried:
             return
-        subtest = carried.get("failed_subtest")
-        if report.skipped and subtest is None:
+        if report.skipped:
             from pytest_gpukern.report.run import Skip
 
             self.skips.append(Skip(carried["id"], _why_skipped(report), carried.get("skip_kind", "")))
             return
         self._failures.pop(report.nodeid, None)
         # An `update` accepts what became slower, but not what the test itself found wrong.
-        if report.failed or subtest is not None:
-            by_the_gate = carried.get("gate_failures") or ()
-            self._note_failure(report.nodeid, subtest or why_not_passed(report), by_the_gate)
+        if report.failed:
+            self._note_failure(report, carried.get("gate_failures") or ())
         if carried.get("rejected") and report.passed:
             self._rejected[report.nodeid] = carried["id"]
         self._take_result(report.nodeid, carried)
@@ -289,7 +284,7 @@ class Controller:
 
             self._results[report.nodeid] = msgspec.convert(observed, ObservedTest).added_to(result)
         if report.failed:
-            self._note_failure(report.nodeid, why_not_passed(report), carried.get("gate_failures") or ())
+            self._note_failure(report, carried.get("gate_failures") or ())
         if self._config.getoption("xmlpath", None):
             from pytest_gpukern.report.junit import properties
             from pytest_gpukern.report.run import RunResults
@@ -299,16 +294,16 @@ class Controller:
             of_test = RunResults([self._results[test]], {test: self._sessions[test]}, failures=failures)
             report.user_properties += properties(of_test)
 
-    def _note_failure(self, nodeid: str, why: str, by_the_gate: Sequence[JsonDict] = ()) -> None:
+    def _note_failure(self, report: pytest.TestReport, by_the_gate: Sequence[JsonDict] = ()) -> None:
         """Notes why the gate failed a test, or the first line of another failure, which counts before."""
-        if self._failed_by_itself(nodeid):
+        if self._failed_by_itself(report.nodeid):
             return
         from pytest_gpukern.report.run import Failure
         from pytest_gpukern.values.result import GateFailure
 
-        text = why.removeprefix("Failed: ").partition("\n")[0]
+        text = why_not_passed(report).removeprefix("Failed: ")
         reasons = tuple(GateFailure(**reason) for reason in by_the_gate)
-        self._failures[nodeid] = Failure(text, reasons)
+        self._failures[report.nodeid] = Failure(text.partition("\n")[0], reasons)
 
     def _failed_by_itself(self, nodeid: str) -> bool:
         return nodeid in self._failures and not self._failures[nodeid].by_the_gate

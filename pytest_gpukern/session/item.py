@@ -9,12 +9,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from unittest import SkipTest
 
 import pytest
 
 from pytest_gpukern.session import stash
-from pytest_gpukern.values.note import DEVICE_OF_TENSORS, NO_GPU, NOT_SIMULATED, NotRun
+from pytest_gpukern.values.note import DEVICE_OF_TENSORS, NO_GPU, NOT_SIMULATED, Note, NotRun
 from pytest_gpukern.values.options import SettingsError, asked, try_the_simulator
 from pytest_gpukern.values.phases import ACCOUNT
 
@@ -25,27 +25,21 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.marker import MarkerOptions
     from pytest_gpukern.values.result import GateFailure, JsonDict, Result
 
-    _Tests = list[tuple[MeasuredTest, pytest.Item]]
-
 MARKER = "gpu_benchmark"
 MEASURED = pytest.StashKey["MeasuredTest"]()
 BEGUN_S = pytest.StashKey[float]()
 """When the set-up of an attempt at a test began, by the monotonic clock."""
 NOT_PASSED = pytest.StashKey[bool]()
 """Set where a phase of a test has failed or was skipped."""
-TESTS = pytest.StashKey["WeakKeyDictionary[MeasuredTest, pytest.Item]"]()
-"""Those that somebody still holds: the fixture of a module may verify with that of an earlier test."""
-IN_BODY = pytest.StashKey[bool]()
-"""Whether the body of a test runs. What is reported meanwhile is a subtest."""
 WAS_INCORRECT = pytest.StashKey[str]()
-"""What was wrong in an earlier attempt, in a line."""
+"""What was wrong in the last attempt that was, in a line."""
 TAKEN_OVER = pytest.StashKey[Any]()
 """Measures for a test's `benchmark` fixture; missing if that is pytest-benchmark's alone."""
 CONTEXT = pytest.StashKey[int]()
 """The CUDA context in which a test's body began, if its module has another test."""
 FIXTURES = frozenset(("gpu_benchmark", "gpukern", "gpu_device", "gpu_synchronize", "gpu_warmup"))
 """Our fixtures: a test that asks for one may use the GPU."""
-_FAILURES = (Exception, pytest.fail.Exception)
+_WENT_ON = "the test caught this and went on; use verify(…, expect_failure=True) for an expected failure"
 _PASSED_AGAINST_A_STRICT_MARK = "[XPASS(strict)]"
 """pytest's text for a test that passed but should fail. It passes here: its mark fails it once more."""
 
@@ -120,9 +114,7 @@ def new_test(item: pytest.Item) -> MeasuredTest:
     replaceable = stash.role_of(config).is_replaced
     make = config.stash.get(stash.NEW_TEST, MeasuredTest)
     test = make(context_of(item), begun_s=item.stash[BEGUN_S], replaceable=replaceable)
-    test.was_incorrect = item.stash.get(WAS_INCORRECT, None)
     item.stash[MEASURED] = test
-    config.stash.setdefault(TESTS, WeakKeyDictionary())[test] = item
     return test
 
 
@@ -190,8 +182,7 @@ def begin(item: pytest.Item) -> None:
         from pytest_gpukern.gpu.live_threads import note_starter  # only in runs that use this plugin
 
         note_starter("")
-    _end_attempt(item)
-    kept: tuple[pytest.StashKey[Any], ...] = (TAKEN_OVER, NOT_PASSED)
+    kept: tuple[pytest.StashKey[Any], ...] = (MEASURED, TAKEN_OVER, NOT_PASSED)
     for key in kept:
         if key in item.stash:
             del item.stash[key]
@@ -212,69 +203,33 @@ def begin(item: pytest.Item) -> None:
         )
 
 
-def _end_attempt(item: pytest.Item) -> None:
-    """Forgets an attempt, since pytest keeps items to the end of the run, but not that it was wrong."""
-    if MEASURED in item.stash:
-        test = item.stash[MEASURED]
-        del item.stash[MEASURED]
-        test.told = test.wrong
-        if test.diagnosis is not None:
-            item.stash.setdefault(WAS_INCORRECT, test.diagnosis.partition("\n")[0])
-
-
 @contextmanager
-def body_of(item: pytest.Item) -> Iterator[None]:
-    """Notes that the body of a test runs, and how it ends. A wrong one is reported before it ends the run."""
-    item.stash[IN_BODY] = True
+def failing_where_wrong(item: pytest.Item) -> Iterator[None]:
+    """Fails a phase in which something was found wrong, though it goes on or is skipped.
+
+    pytest then heeds marks, such as xfail. After `pytest.exit` the run still ends.
+    """
+    __tracebackhide__ = True
+    told = _wrong(item)
     try:
         yield
-    except BaseException as error:
-        if not isinstance(error, pytest.exit.Exception) or not _untold(item.config):
-            if MEASURED in item.stash:
-                item.stash[MEASURED].raised = _is_failure(error)
+    except (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception, SkipTest) as error:
+        if _wrong(item) in (None, told):
             raise
-        item.session.shouldstop = str(error) or "pytest.exit"
+        if isinstance(error, pytest.exit.Exception):
+            item.session.shouldstop = str(error) or "pytest.exit"
     finally:
-        item.stash[IN_BODY] = False
+        if MEASURED in item.stash and (diagnosis := item.stash[MEASURED].diagnosis) is not None:
+            item.stash[WAS_INCORRECT] = diagnosis.partition("\n")[0]
+    if _wrong(item) not in (None, told):
+        kept = getattr(item, "_excinfo", None)  # unittest's, which pytest prefers to ours
+        if kept and isinstance(kept[0].value, pytest.skip.Exception):
+            kept.clear()
+        raise pytest.fail.Exception(f"{_wrong(item)}\n  {_WENT_ON}", pytrace=False) from None
 
 
-def _untold(config: pytest.Config) -> _Tests:
-    """Returns the tests with something wrong that no report has told."""
-    tests = list(config.stash.get(TESTS, {}).items())
-    return [(test, item) for test, item in tests if test.wrong not in (None, test.told)]
-
-
-def keep_wrong(item: pytest.Item, call: pytest.CallInfo[None]) -> _Tests:
-    """Has a phase fail if something was wrong in it, whatever came after; returns which tests it was.
-
-    pytest then heeds marks, such as xfail.
-    """
-    if item.stash.get(IN_BODY, False) or (call.when == "setup" and call.excinfo is None):  # the test goes on
-        return []
-    wrong = _untold(item.config)
-    if call.when == "teardown":  # a further attempt by pytest-retry has failed without a report of its own
-        wrong = [(test, of) for test, of in wrong if not (test.raised and test.sent is None)]
-    if wrong and not _fails(item, call):
-        text = "\n".join(test.caught if of is item else f"{of.nodeid}: {test.caught}" for test, of in wrong)
-        vars(item).pop("_excinfo", None)
-        failed = pytest.CallInfo.from_call(lambda: pytest.fail(text, pytrace=False), call.when)
-        call.excinfo = failed.excinfo
-    for test, _ in wrong:
-        test.told = test.wrong
-    return wrong
-
-
-def _fails(item: Any, call: pytest.CallInfo[None]) -> bool:
-    """Returns whether a phase fails already, or unittest's `expectedFailure` says that it should."""
-    stored = getattr(item, "_excinfo", None)  # unittest's, which pytest prefers
-    excinfo, declares = (stored[0], (item.obj, item.parent.obj)) if stored else (call.excinfo, ())
-    expected = any(getattr(each, "__unittest_expecting_failure__", False) for each in declares)
-    return excinfo is not None and (expected or _is_failure(excinfo.value))
-
-
-def _is_failure(error: BaseException) -> bool:
-    skips = getattr(sys.modules.get("unittest"), "SkipTest", pytest.skip.Exception)
-    return not isinstance(error, (pytest.skip.Exception, pytest.xfail.Exception, skips))
+def _wrong(item: pytest.Item) -> str | None:
+    return item.stash[MEASURED].wrong if MEASURED in item.stash else None
 
 
 def _fail_where_context_is_lost(item: pytest.Item, test: MeasuredTest | None) -> None:
@@ -325,11 +280,13 @@ def _context_fault(item: pytest.Item) -> str | None:
     return stash.environment_of(item.config).gpu.context_fault()
 
 
-def conclude(item: pytest.Item) -> None:
+def conclude(item: pytest.Item, *, subtest_failed: bool) -> None:
     test = item.stash.get(MEASURED, None)
     _fail_where_context_is_lost(item, test)
     if getattr(item, "_excinfo", None):  # unittest keeps to itself why its test did not pass
         return
+    if test is not None and subtest_failed:
+        pytest.fail("a subtest failed", pytrace=False)
     if case_of(item) is not None and (test is None or not (test.result or test.rejected)):
         pytest.fail("the test never ran its case: call gpu_benchmark.run(case)", pytrace=False)
     names, marked = getattr(item, "fixturenames", ()), item.get_closest_marker(MARKER) is not None
@@ -339,6 +296,8 @@ def conclude(item: pytest.Item) -> None:
         return
     if marked or TAKEN_OVER not in item.stash:  # it may get our fixture by name
         test.note_where_never_called()
+    if test.evidence is not None and WAS_INCORRECT in item.stash:
+        test.evidence.add_note(Note(f"INCORRECT in an earlier attempt: {item.stash[WAS_INCORRECT]}"))
     _fail_by_the_gate(item, test, test.settle())
 
 
@@ -380,18 +339,13 @@ def _fail_by_the_gate(item: pytest.Item, test: MeasuredTest, failures: Sequence[
         pytest.fail(printable_lines("\n".join(map(str, failures))), pytrace=False)  # may quote the record
 
 
-def attach(item: pytest.Item, report: pytest.TestReport, call: pytest.CallInfo[None], wrong: _Tests) -> None:
+def attach(item: pytest.Item, report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
     """Puts the item's result on the report: `report.gpukern`, plain JSON that xdist carries along.
 
     The teardown's report carries how pytest-benchmark lists the test, since fixtures may still add to that,
-    and what observers saw. `wrong` tests that have had their reports are told of on this one, if it fails.
+    and what observers saw. It carries the result again where the teardown fails, or no report has carried it.
     """
     test = item.stash.get(MEASURED, None)
-    if item.stash.get(IN_BODY, False):  # the report of the test itself will say that a subtest failed
-        # With --gpukern-code a `BaseException` of ours ends what launches.
-        if test is not None and report.failed and isinstance(call.excinfo and call.excinfo.value, _FAILURES):
-            test.failed_subtest = test.failed_subtest or why_not_passed(report).partition("\n")[0]
-        return
     if not report.passed:
         item.stash[NOT_PASSED] = True
     if report.when == "teardown":
@@ -403,19 +357,15 @@ def attach(item: pytest.Item, report: pytest.TestReport, call: pytest.CallInfo[N
             from pytest_gpukern.gpu.live_threads import note_starter
 
             note_starter(item.nodeid)
-    others = [(one, of) for one, of in wrong if one is not test and report.failed]
-    if test is None and not others:
-        return
-    late = [{**carried(of, one.to_json()), "nodeid": of.nodeid, "wrong": one.wrong} for one, of in others]
-    carries: JsonDict = {"spent_s": ACCOUNT.lap(), "late": late}
     if test is None:
-        pass
-    elif report.when == "teardown":
+        return
+    carries: JsonDict = {"spent_s": ACCOUNT.lap()}
+    if report.when == "teardown":
         taken_over = item.stash.get(TAKEN_OVER, None)
         carries |= {"listed": taken_over.listed() if taken_over else None, **test.torn_down_to_json()}
-        if test.result is not test.sent and (report.failed or test.sent is None):
+        if report.failed or not test.sent:  # pytest-retry reports no further attempt in its own words
             carries |= carried(item, test.to_json())
-        _end_attempt(item)
+        del item.stash[MEASURED]  # pytest keeps items to the end of the run
     elif report.when != "setup" or not report.passed:  # else the test's body adds all there is to tell
         skipped = getattr(call.excinfo and call.excinfo.value, "msg", None)
         carries |= carried(item, test.to_json()) | {"skip_kind": getattr(skipped, "kind", "")}
@@ -452,11 +402,8 @@ def tear_down(item: pytest.Item, following: pytest.Item | None) -> None:
     """
     state = item.session._setupstate
     call = pytest.CallInfo.from_call(lambda: state.teardown_exact(following), "teardown")
-    wrong = keep_wrong(item, call)
     if call.excinfo is not None:
         report = pytest.TestReport.from_item_and_call(item, call)
-        if wrong:
-            attach(item, report, call, wrong)
         item.ihook.pytest_runtest_logreport(report=report)
 
 

@@ -137,13 +137,6 @@ def swallow(call, *args, **kwargs):
 def wrong(returned):
     raise AssertionError("not what it should be")
 
-def test_verify(gpu_benchmark):
-    gpu_benchmark(lambda: None)
-    swallow(gpu_benchmark.verify, one, 2 * one)
-
-def test_nothing_measured(gpu_benchmark):
-    swallow(gpu_benchmark.verify, one, 2 * one)
-
 @pytest.mark.gpu_benchmark(outputs="out")
 def test_call(gpu_benchmark):
     swallow(gpu_benchmark, lambda out: None, out=one.copy())
@@ -171,155 +164,103 @@ def test_marked(gpu_benchmark):
 
 def test_a_failure_that_the_test_swallows_fails_it_at_its_end_unless_it_is_expected(plain, pytester):
     result = plain(SWALLOWING, "--gpukern-report=run.json", "-rf")
-    result.assert_outcomes(passed=1, failed=6, xfailed=1)
-    went_on = "  the test caught this and went on; use verify(…, expect_failure=True) for *"
-    for shown in ("output: wrong values*", "out: *still hold poison*", "check before timing: not what it*"):
-        result.stdout.fnmatch_lines([f"INCORRECT: {shown}"])
-    assert sum(line.startswith(went_on[:-2]) for line in result.outlines) == 5
-    result.stdout.fnmatch_lines(
-        ["output is right, but verify(…, expect_failure=True) expects it to be wrong"]
-    )
+    result.assert_outcomes(passed=1, failed=4, xfailed=1)
+    went_on = "  the test caught this and went on; use verify(…, expect_failure=True) for"
+    shown = ["INCORRECT: out: *still hold poison*", "INCORRECT: check before timing: not what it*"]
+    result.stdout.fnmatch_lines(shown)
+    assert sum(line.startswith(went_on) for line in result.outlines) == 3
+    result.stdout.fnmatch_lines(["output is right, but verify(…, expect_failure=True) expects it to be *"])
     found = results_in(pytester.path / "run.json")["test_doubling/test_expected"]
     assert (found["correctness"], list(found["errors"])) == ("PASSED", ["output"])
 
 
-HIDING = """
+MEASURED = """
 import unittest
 import numpy as np
 import pytest
 
 pytestmark = pytest.mark.gpu_benchmark(timer="host")
-one, kept = np.ones(4), []
 
-def skip_test(reason):
-    raise unittest.SkipTest(reason)
+@pytest.fixture(autouse=True)
+def gpu(gpu_benchmark, request):
+    gpu_benchmark(lambda: 1)
+    if request.instance is not None:
+        request.instance.gpu = gpu_benchmark
+    return gpu_benchmark
 
-def hide(gpu, end=pytest.skip):
+def hide(gpu, end):
     try:
-        if gpu not in kept:
-            gpu(lambda: None)
-        gpu.verify(one, 2 * one)
-    finally:
+        gpu.verify(np.ones(4), np.zeros(4))
+    except BaseException:
         end("x")
+"""
+ANYWHERE = pytest.mark.parametrize("where", [(), ("--gpukern-isolate=on",), ("-n1",)])
+HIDING = """
+ENDS = [pytest.skip, pytest.xfail, unittest.TestCase().skipTest, print]
 
-@pytest.fixture
-def late(gpu_benchmark):
+@pytest.mark.parametrize("end", ENDS)
+def test_wrong(gpu, end):
+    hide(gpu, end)
+
+@pytest.fixture(params=ENDS)
+def late(gpu, request):
     yield
-    hide(gpu_benchmark)
+    hide(gpu, request.param)
 
-@pytest.fixture(scope="module", autouse=True)
-def _at_the_end():
-    yield
-    hide(kept[0])
-
-def test_wrong_at_the_end(gpu_benchmark):
-    gpu_benchmark(lambda: None)
-    kept.append(gpu_benchmark)
-
-@pytest.mark.parametrize("end", [pytest.skip, pytest.xfail, skip_test, print])
-def test_wrong(gpu_benchmark, end):
-    hide(gpu_benchmark, end)
-
-def test_wrong_check(gpu_benchmark):
-    try:
-        gpu_benchmark.pedantic(lambda: 1, check=lambda returned: one.undefined)
-    finally:
-        pytest.skip("x")
-
-def test_wrong_late(late, gpu_benchmark):
-    gpu_benchmark(lambda: None)
-    kept.append(gpu_benchmark)
+def test_wrong_late(late): pass
 
 class TestUnit(unittest.TestCase):
-    @pytest.fixture(autouse=True)
-    def _take(self, gpu_benchmark):
-        self.gpu = gpu_benchmark
-
     def test_wrong(self):
         hide(self.gpu, self.skipTest)
 
     @unittest.expectedFailure
     def test_expected(self):
-        hide(self.gpu, str)
+        self.gpu.verify(np.ones(4), np.zeros(4))
 
-@pytest.mark.xfail
-def test_marked(gpu_benchmark):
-    hide(gpu_benchmark)
-
-def test_right(gpu_benchmark):
-    gpu_benchmark.verify(one, 2 * one, expect_failure=True)
-    pytest.skip("x")
-
-def test_wrong_exit(gpu_benchmark):
-    hide(gpu_benchmark, pytest.exit)
+def test_wrong_exit(gpu):
+    hide(gpu, lambda why: pytest.exit(why, returncode=0))
 """
-SKIPS_FAILURES = """
-import pytest
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item):
-    try:
-        return (yield)
-    except pytest.fail.Exception:
-        pytest.skip("x")
-"""
-ANYWHERE = pytest.mark.parametrize("where", [(), ("--gpukern-isolate=on",), ("-n1",)])
 
 
 @ANYWHERE
 def test_a_wrong_result_fails_its_test_whatever_comes_after_unless_a_mark_expects_it(pytester, where):
-    pytester.makeconftest(SKIPS_FAILURES)
-    pytester.makepyfile(test_it=HIDING)
+    pytester.makepyfile(test_it=MEASURED + HIDING)
     result = pytester.runpytest_inprocess("--gpukern-simulator=never", "--gpukern-report=run.json", *where)
-    result.assert_outcomes(passed=2, failed=7, errors=2, skipped=1, xfailed=2)
+    result.assert_outcomes(passed=4, failed=6, errors=4, xfailed=1)
     assert result.ret == pytest.ExitCode.INTERRUPTED
     found = results_in(pytester.path / "run.json")
-    assert {(result["correctness"], "wrong" in name) for name, result in found.items()} == {
-        ("INCORRECT", True)
-    }
-    assert len(found) == 9
+    assert [("wrong" in name, of["correctness"]) for name, of in found.items()] == [(True, "INCORRECT")] * 10
 
 
 SUBTESTS = """
-import unittest
-import pytest
-
-pytestmark = pytest.mark.gpu_benchmark(timer="host")
-
-def test_fixture(gpu_benchmark, subtests):
-    gpu_benchmark(lambda: 1)
+def check(subtest):
     for n in range(3):
-        with subtests.test(n=n):
+        with subtest(n=n):
             assert n != 1
 
-def test_right(gpu_benchmark, subtests):
-    gpu_benchmark(lambda: 1)
+def test_fixture(subtests):
+    check(subtests.test)
+
+class TestUnit(unittest.TestCase):
+    def test_unit(self):
+        check(self.subTest)
+
+def test_right(subtests):
     for end in (pytest.skip, pytest.xfail, print):
         with subtests.test():
             end("x")
-
-class TestUnit(unittest.TestCase):
-    @pytest.fixture(autouse=True)
-    def _take(self, gpu_benchmark):
-        gpu_benchmark(lambda: 1)
-
-    def test_unit(self):
-        for n in range(3):
-            with self.subTest(n=n):
-                assert n != 1
 """
 
 
 @ANYWHERE
 def test_a_test_with_a_failed_subtest_has_failed_and_is_not_recorded(pytester, where):
-    pytester.makepyfile(test_it=SUBTESTS)
+    pytester.makepyfile(test_it=MEASURED + SUBTESTS)
     options = ("--gpu-benchmark", "--gpukern-baseline=create", "--gpukern-report=r.csv", *where)
     result = pytester.runpytest_inprocess("--gpukern-simulator=never", "--gpukern-sessions=1", *options)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["FAILED: 2 failed tests*"])
-    with (pytester.path / "r.csv").open() as table:
-        verdicts = {row["variant"]: row["verdict"] for row in csv.DictReader(table)}
-    assert verdicts == {"test_fixture": "FAILED", "test_right": "NEW", "TestUnit::test_unit": "FAILED"}
+    rows = csv.DictReader((pytester.path / "r.csv").read_text().splitlines())
+    verdicts = {row["variant"]: row["verdict"] for row in rows}
+    assert verdicts == {"test_fixture": "FAILED", "TestUnit::test_unit": "FAILED", "test_right": "NEW"}
     (baseline,) = (pytester.path / "baselines").iterdir()
     assert list(json.loads(baseline.read_text())["records"]) == ["test_it/test_right"]
 
@@ -327,7 +268,7 @@ def test_a_test_with_a_failed_subtest_has_failed_and_is_not_recorded(pytester, w
 RUNS_TWICE = """
 from _pytest.runner import runtestprotocol
 
-def pytest_runtest_protocol(item, nextitem):  # as plugins that rerun failures do
+def pytest_runtest_protocol(item, nextitem):  # as flaky does
     runtestprotocol(item, nextitem=nextitem, log=False)
     for report in runtestprotocol(item, nextitem=nextitem, log=False):
         item.ihook.pytest_runtest_logreport(report=report)
@@ -340,9 +281,8 @@ import pytest
 def pytest_runtest_makereport(item, call):  # as pytest-retry does
     report = yield
     if call.when == "call" and report.failed:
-        hook = item.ihook
+        hook, report.outcome = item.ihook, "retried"
         hook.pytest_runtest_teardown(item=item, nextitem=None)
-        report.outcome = "retried"
         hook.pytest_runtest_logreport(report=report)
         item._initrequest()
         hook.pytest_runtest_setup(item=item)
@@ -350,24 +290,9 @@ def pytest_runtest_makereport(item, call):  # as pytest-retry does
         report.outcome = "failed" if again.excinfo else "passed"
     return report
 """
-RERUNS = """
-from _pytest.runner import runtestprotocol
-
-def pytest_runtest_protocol(item, nextitem):  # as pytest-rerunfailures does
-    for attempt in range(2):
-        reports = runtestprotocol(item, nextitem=nextitem, log=False)
-        for report in reports:
-            again = report.failed and attempt == 0
-            report.outcome = "rerun" if again else report.outcome
-            item.ihook.pytest_runtest_logreport(report=report)
-            if again:
-                break
-        else:
-            return True
-"""
 
 
-@pytest.mark.parametrize("plugin", [RERUNS, RUNS_TWICE, RETRIES])
+@pytest.mark.parametrize("plugin", [RUNS_TWICE, RETRIES])
 def test_a_rerun_that_passes_notes_that_an_earlier_attempt_was_incorrect(pytester, plain, plugin):
     pytester.makeconftest(plugin)
     result = plain(
