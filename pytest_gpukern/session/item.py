@@ -285,8 +285,6 @@ def conclude(item: pytest.Item, *, subtest_failed: bool) -> None:
     _fail_where_context_is_lost(item, test)
     if getattr(item, "_excinfo", None):  # unittest keeps to itself why its test did not pass
         return
-    if test is not None and subtest_failed:
-        pytest.fail("a subtest failed", pytrace=False)
     if case_of(item) is not None and (test is None or not (test.result or test.rejected)):
         pytest.fail("the test never ran its case: call gpu_benchmark.run(case)", pytrace=False)
     names, marked = getattr(item, "fixturenames", ()), item.get_closest_marker(MARKER) is not None
@@ -294,6 +292,8 @@ def conclude(item: pytest.Item, *, subtest_failed: bool) -> None:
         test = new_test(item)
     if test is None:
         return
+    if subtest_failed:
+        pytest.fail("a subtest failed", pytrace=False)
     if marked or TAKEN_OVER not in item.stash:  # it may get our fixture by name
         test.note_where_never_called()
     if test.evidence is not None and WAS_INCORRECT in item.stash:
