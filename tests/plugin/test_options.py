@@ -97,7 +97,9 @@ def test_ci_asks_for_a_gpu_unless_all_tests_are_the_hosts_own(pytester, monkeypa
 def test_ci_takes_a_file_that_skips_itself_for_one_with_kernels(pytester, monkeypatch):
     monkeypatch.setenv("CI", "1")
     pytester.makepyfile(test_host=HOST_TEST, test_cupy="import pytest; pytest.importorskip('no_such_cupy')")
-    result = pytester.runpytest_inprocess("--gpu-benchmark", "--gpukern-baseline=compare")
+    result = pytester.runpytest_inprocess(
+        "--gpu-benchmark", "--gpukern-baseline=compare", "--gpukern-simulator=never"
+    )
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 

@@ -138,7 +138,7 @@ def test_outputs_that_nobody_poisoned_are_one_note_and_an_expected_failure_check
     pytester.makepyfile(
         test_doubling=PLAIN.replace("gpu_benchmark(", "gpu_benchmark(timer='host', ", 1) + UNDECLARED
     )
-    ran = pytester.runpytest_inprocess("--gpukern-report=run.json", *workers)
+    ran = pytester.runpytest_inprocess("--gpukern-report=run.json", "--gpukern-simulator=never", *workers)
     ran.assert_outcomes(passed=4)
     (said,) = [line for line in ran.outlines if "never poisoned" in line]
     assert "2 cases, test_doubling/test_into[1] among them" in said
