@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
-from unittest import SkipTest
 
 import pytest
 
@@ -211,9 +210,10 @@ def failing_where_wrong(item: pytest.Item) -> Iterator[None]:
     """
     __tracebackhide__ = True
     told = _wrong(item)
+    skips = getattr(sys.modules.get("unittest"), "SkipTest", pytest.skip.Exception)
     try:
         yield
-    except (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception, SkipTest) as error:
+    except (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception, skips) as error:
         if _wrong(item) in (None, told):
             raise
         if isinstance(error, pytest.exit.Exception):

@@ -135,10 +135,9 @@ def test_one_is_wrong(gpu_benchmark):
 
 @pytest.mark.parametrize("workers", [(), ("-n2",)])
 def test_outputs_that_nobody_poisoned_are_one_note_and_an_expected_failure_checks_nothing(workers, pytester):
-    pytester.makepyfile(
-        test_doubling=PLAIN.replace("gpu_benchmark(", "gpu_benchmark(timer='host', ", 1) + UNDECLARED
-    )
-    ran = pytester.runpytest_inprocess("--gpukern-report=run.json", "--gpukern-simulator=never", *workers)
+    pytester.makepyfile(test_doubling=PLAIN + UNDECLARED)
+    options = ("--gpukern-report=run.json", "--gpukern-timer=host", "--gpukern-simulator=never")
+    ran = pytester.runpytest_inprocess(*options, *workers)
     ran.assert_outcomes(passed=4)
     (said,) = [line for line in ran.outlines if "never poisoned" in line]
     assert "2 cases, test_doubling/test_into[1] among them" in said
