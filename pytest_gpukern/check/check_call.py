@@ -552,7 +552,7 @@ class _Filled:
         """Returns the same, with the outputs filled ahead of each, and not only before the batch."""
 
         def behind(before: Callable[[], Any] | None) -> Callable[[], Any]:
-            return lambda: (before and before(), self._refill())
+            return self._refill if before is None else lambda: (before(), self._refill())
 
         taken = self.take(count, cold=cold)
         return [dataclasses.replace(each, before=behind(each.before), launches=None) for each in taken]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -89,6 +90,7 @@ class Prepared(Launch):
         self.hashes = True
         self.last_returned: Any = None
         self.runs: dict[int, Run] = {}
+        self._words = itertools.cycle(backend.poisons)
         self.prepare()
 
     def prepare(self) -> None:
@@ -167,7 +169,7 @@ class Prepared(Launch):
             self.workspace.poison()
         if self.case.variant.allocates and self.backend.on_gpu:
             sizes = {spec.nbytes for spec in self.dataset.specs.values()}
-            reasons = memory_accounts.poison_free(sizes - {0}, self.backend.poisons[0])
+            reasons = memory_accounts.poison_free(sizes - {0}, next(self._words))
             self.notes.update(dict.fromkeys(map(Note, reasons)))
 
     def run(self) -> Any:
