@@ -92,6 +92,8 @@ class Store:
         self._spreads: dict[str, dict[str, SharedSpread]] = {}
         self._queue: dict[Path, list[Entry]] = {}
         self._report = WriteReport()
+        self.load_code: Callable[[Path], HasCases] = codec.load
+        """Reads a file of `code/`, which sets this."""
 
     def path_for(self, case: CaseInfo, model_key: str) -> Path:
         """Returns `<folder>/<name>.<model key>.json`; raises FileError for a name that leaves the folder."""
@@ -172,18 +174,23 @@ class Store:
         machine's libraries need not be here.
         """
         path = self._path(known.folder, known.name, model_key)
+        if model_key == CODE or not any(path.is_relative_to(folder) for folder in SUITES):
+            return self._recorded(known, model_key)
         baseline = self._cached(known.folder, known.name, model_key)
-        if not any(path.is_relative_to(folder) for folder in SUITES):
-            return baseline.cases.keys()
         return {
             case_id
             for case_id, record in baseline.cases.items()
             if any(baseline.fingerprint_of(session).device_uuid in devices for session in record.sessions)
         }
 
-    def to_prune(self, known: KnownCases, model_key: str, held: HasCases | None = None) -> ToPrune:
-        """Returns cases on record, or `held`, that are no more, as far as told; FileError as `baseline`."""
-        recorded = (held or self._cached(known.folder, known.name, model_key)).cases.keys()
+    def _recorded(self, known: KnownCases, model_key: str) -> Set[str]:
+        if model_key == CODE:
+            return self.load_code(self._path(known.folder, known.name, CODE)).cases.keys()
+        return self._cached(known.folder, known.name, model_key).cases.keys()
+
+    def to_prune(self, known: KnownCases, model_key: str) -> ToPrune:
+        """Returns recorded cases that no longer exist, as far as the run tells; FileError as `baseline`."""
+        recorded = self._recorded(known, model_key)
         stale = set() if known.ids is None else recorded - known.ids
         path = self._path(known.folder, known.name, model_key)
         return ToPrune(path, tuple(sorted(stale)), patterns_of(stale, recorded - stale))

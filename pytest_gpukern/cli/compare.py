@@ -53,8 +53,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--fail-on",
-        action="append",
-        default=[],
+        default=",".join(BY_DEFAULT),
         metavar="{" + ",".join(_KINDS) + "}",
         help="added to slower, as of --gpukern-fail-on; with host, times of host variants count, too",
     )
@@ -65,8 +64,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def _run(known: argparse.Namespace) -> int:
     try:
         threshold = parse_threshold(known.threshold, f"--threshold={known.threshold}")
-        kinds = (parse_names(text, f"--fail-on={text}", _KINDS) for text in known.fail_on)
-        fail_on = set(BY_DEFAULT).union(*kinds)
+        fail_on = {*BY_DEFAULT, *parse_names(known.fail_on, f"--fail-on={known.fail_on}", _KINDS)}
     except SettingsError as error:
         known.parser.error(str(error))
     a, b = _read_side(known.a), _read_side(known.b)

@@ -12,8 +12,7 @@ from contextlib import suppress
 
 import pytest
 
-from pytest_gpukern.baseline.store import CODE
-from pytest_gpukern.code.record import CodeRecords, growth, judged
+from pytest_gpukern.code.record import CodeRecords, growth, judged, load
 from pytest_gpukern.gpu.theory import MULTIPROCESSORS
 from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions
@@ -21,7 +20,7 @@ from pytest_gpukern.report.units import counted
 from pytest_gpukern.revisions.git import AgainstError, resolve, worktree
 from pytest_gpukern.revisions.sides import Sides
 from pytest_gpukern.session.collection import measured_case
-from pytest_gpukern.session.controller import Controller, missing
+from pytest_gpukern.session.controller import Controller
 from pytest_gpukern.session.item import case_of, measures_in, replay
 from pytest_gpukern.session.stash import environment_of, refuse_distribution, runs_tests, settings_of, tell
 from pytest_gpukern.values.options import RECORDED_CODE
@@ -50,7 +49,8 @@ class CodeGate:
             if name not in (*ARCHITECTURES, RECORDED_CODE):
                 known = ", ".join(ARCHITECTURES)
                 raise pytest.UsageError(f"{self._option}: {name!r} is none of {known}; or {RECORDED_CODE}")
-        self._records = CodeRecords(environment_of(config).store)
+        store = environment_of(config).store
+        self._records, store.load_code = CodeRecords(store), load
         self._revisions = None
         if settings.against is not None:
             try:
@@ -81,8 +81,7 @@ class CodeGate:
     def _compile(self, items: Sequence[pytest.Item]) -> None:
         architectures = self._architectures(items)
         children = environment_of(self._config).children
-        others = [text for text in children.options if not text.startswith("--gpukern-code")]
-        options = (*others, f"--gpukern-code={','.join(architectures)}")
+        options = (*children.options, f"--gpukern-code={','.join(architectures)}")
         if self._settings.baseline != "off" or self._revisions is not None:
             options += ("--gpukern-baseline=compare",)  # it has what autotuners chose
             folder = self._settings.baseline_dir
@@ -92,40 +91,28 @@ class CodeGate:
         groups = _groups(items)
         found = _in_processes(children, groups, {})
         before = self._before(found, children, groups)
-        self._look_for_what_is_gone(found)
         self._controller.heading = [f"compiled for {', '.join(architectures)}; no kernel ran"]
         changed: Counter[tuple[str, str]] = Counter()
         right: list[Result] = []
-        untold = ("failed", found.problem or "it was not compiled")
+        missing = ("failed", found.problem or "it was not compiled")
         for item in items:
-            outcome, text = found.outcomes.get(item.nodeid, untold)
+            outcome, text = found.outcomes.get(item.nodeid, missing)
             result = found.results.get(item.nodeid) if outcome == "passed" else None
             if result is not None:
                 known = before.get(item.nodeid, {})
                 result = _concluded(result, known)
                 right.append(result)
                 changed.update(_other_compilers(result.code, known))
-            replay(item, outcome, text.removeprefix("Failed: "), result)
+            replay(item, outcome, text.removeprefix("Failed: ") if outcome == "failed" else text, result)
+        named = sorted({"missing", "resources"} & self._settings.fail_on)
+        if named and not right:
+            self._controller.problems.append(f"--gpukern-fail-on={','.join(named)}: no kernel was compiled")
         for (was, is_), count in changed.items():
             self._controller.heading.append(f"  {was} → {is_}: code of {counted(count, 'kernel')} changed")
         if self._settings.baseline in ("create", "append", "update"):
             replaces = self._settings.baseline == "update"
             written = self._records.write([(result.case, result.code) for result in right], replaces=replaces)
             self._controller.closing = [f"wrote {os.path.relpath(path)}" for path in written]
-
-    def _look_for_what_is_gone(self, found: ChildRun) -> None:
-        """Notes records without a test, and what `--gpukern-fail-on` has to say of what was not compiled."""
-        controller, store = self._controller, environment_of(self._config).store
-        skipped = {test: text for test, (outcome, text) in found.outcomes.items() if outcome == "skipped"}
-        recorded = [(cases, self._records.file_at(cases)) for cases in controller.known_cases([CODE])]
-        stale = [store.to_prune(cases, CODE, file) for cases, file in recorded]
-        if not controller.skipped_files:  # those may hold the tests
-            controller.stale += [records for records in stale if records.ids]
-        if "missing" in self._settings.fail_on:
-            controller.problems += missing(((cases, file.cases.keys()) for cases, file in recorded), skipped)
-        named = sorted({"missing", "resources"} & self._settings.fail_on)
-        if named and not any(result.code for result in found.results.values()):
-            controller.problems.append(f"--gpukern-fail-on={','.join(named)}: no kernel was compiled")
 
     def _before(self, found: ChildRun, children: ChildSessions, groups: _Groups) -> dict[str, _Code]:
         """Returns test → its code at the other revision, or else on record."""

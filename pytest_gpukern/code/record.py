@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from pytest_gpukern.baseline.store import CODE, KnownCases, Store, held_by
+from pytest_gpukern.baseline.store import CODE, Store, held_by
 from pytest_gpukern.findings.regressions import RESOURCES
 from pytest_gpukern.report import units
 from pytest_gpukern.values import atomic_file
@@ -83,14 +83,11 @@ class CodeRecords:
         """Returns the file that a case belongs to, empty if there is none; raises FileError if it is bad."""
         path = self._store.path_for(case, CODE)
         if path not in self._read:
-            self._read[path] = self._stored(path, self._store.name_of(case))
+            self._read[path] = self._stored(path, case)
         return self._read[path]
 
-    def file_at(self, known: KnownCases) -> CodeFile:
-        return self._stored(Path(known.folder, f"{known.name}.{CODE}.json"), known.name)
-
-    def _stored(self, path: Path, name: str) -> CodeFile:
-        return held_by(path, load, CodeFile(name), ["problem"])
+    def _stored(self, path: Path, case: CaseInfo) -> CodeFile:
+        return held_by(path, load, CodeFile(self._store.name_of(case)), ["problem"])
 
     def architectures(self, cases: Sequence[CaseInfo]) -> list[str]:
         """Returns the architectures on record of these cases, the oldest first."""
@@ -107,7 +104,7 @@ class CodeRecords:
         written = []
         for path, of_file in sorted(files.items()):
             with atomic_file.locked(path.parent):
-                before = self._stored(path, self._store.name_of(of_file[0][0]))
+                before = self._stored(path, of_file[0][0])
                 cases = {case_id: {**before.of(case_id)} for case_id in before.cases}
                 for case, code in of_file:
                     known = cases.setdefault(case.id, {})

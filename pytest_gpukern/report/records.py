@@ -143,9 +143,9 @@ def repeat(run: RunResults, tests: Sequence[str], results: Sequence[Result | Non
     which = [*tests] if len(tests) <= SHOWN else ["--lf"]
     measured = ["--gpu-benchmark"] if run.measured and not simulated else []
     simulator = ["--gpukern-simulator=always"] if simulated else []
-    architectures = dict.fromkeys(name for result in known for name in result.code)
-    if isinstance(run, RunReport):
-        architectures |= dict.fromkeys(run.settings.code)
+    architectures = {name: None for result in known for name in result.code}
+    if isinstance(run, RunReport) and not architectures:
+        architectures = dict.fromkeys(run.settings.code)
     simulator += [f"--gpukern-code={','.join(architectures)}"] if architectures else []
     seed = [f"--gpukern-seed={seeds.pop()}"] if len(seeds) == 1 else []
     return shlex.join(["pytest", *which, *measured, *simulator, *seed])

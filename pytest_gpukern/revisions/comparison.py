@@ -22,7 +22,6 @@ from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import AgainstError, Revisions, resolve, set_up, worktree
 from pytest_gpukern.revisions.sides import Ahead, Sides, Turns
 from pytest_gpukern.session import stash
-from pytest_gpukern.session.collection import asks_for_gpu
 from pytest_gpukern.session.controller import Controller
 from pytest_gpukern.session.item import marker_of, measures_in, replay
 from pytest_gpukern.values.atomic_file import TemporaryFolder
@@ -87,8 +86,7 @@ class Against:
         if not items:
             raise AgainstError("no selected test measures anything")
         gpu = stash.environment_of(self._config).gpu
-        asks = "no-gpu" in settings.fail_on and asks_for_gpu(self._config, items.values())
-        if asks and not gpu.has_gpu:
+        if "no-gpu" in settings.fail_on and not gpu.has_gpu:
             raise AgainstError(f"--gpukern-fail-on=no-gpu cannot be met: {gpu.why_no_gpu}")
         ahead = self._ahead or self._begin()
         try:

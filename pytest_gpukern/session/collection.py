@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from _pytest.pathlib import absolutepath, fnmatch_ex  # to read paths and norecursedirs as pytest does
 
 from pytest_gpukern.session.item import case_of, marker_of, may_use_gpu, simulator_lacks
 from pytest_gpukern.session.stash import (
@@ -41,6 +40,8 @@ USAGE_ERROR = "gpukern_usage_error"
 """Key under which an xdist worker tells the controller what is wrong with options or tests."""
 KNOWN_CASES_OF_A_WORKER = "gpukern_known_cases"
 """Key under which it tells the cases of the selected files."""
+_OF_ITS_OWN = (".git", "pyvenv.cfg", "conda-meta")
+"""What is in a folder of a repository, worktree or virtual environment."""
 _QUIET_CLEANUP = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 """For cases that lose the CUDA context on purpose: libraries cannot give back then what they held in it."""
 
@@ -324,20 +325,11 @@ def _note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, 
         config.getoption("lf", False),
         session.testsfailed,  # not all files could be collected
     )
-    whole = not any(is_a_part)
-    known, asks = _known_cases(config, items, whole=whole), asks_for_gpu(config, items)
+    known = _known_cases(config, items, whole=(whole := not any(is_a_part)))
     if hasattr(config, "workeroutput"):
-        config.workeroutput[KNOWN_CASES_OF_A_WORKER] = [vars(cases) for cases in known], whole, asks
+        config.workeroutput[KNOWN_CASES_OF_A_WORKER] = [vars(cases) for cases in known], whole
     else:
-        config.stash[KNOWN_CASES] = known, whole, asks
-
-
-def asks_for_gpu(config: pytest.Config, items: Iterable[pytest.Item]) -> bool:
-    """Says whether `no-gpu` may fail a run: by default not if marker or variant make each test the host's."""
-    tests = [(item, info) for item in items if (info := measured_case(config, item)) is not None]
-    return (settings_of(config).names_no_gpu or not tests) or any(
-        info.on_gpu or not (case_of(item) or times_host(marker_of(item).timer or "")) for item, info in tests
-    )
+        config.stash[KNOWN_CASES] = known, whole
 
 
 def _known_cases(
@@ -377,54 +369,42 @@ def left_by_files(
 ) -> Iterator[KnownCases]:
     """Yields the baselines that no collected test of a run of everything has, beside those that are known.
 
-    They are of files that `skipped` themselves when they were collected, for the reasons given; of files that
-    the run was given; and of files that are gone from below a folder that it was given. In one folder for all
-    baselines, the last are those of modules below the root folder, if the run was given that.
+    They are of files that `skipped` themselves when they were collected, for the reasons given, and of tests
+    that are gone from below a folder that the run was given; of one folder for all baselines, those of
+    modules below the root folder, if the run was given that.
     """
     from pytest_gpukern.baseline.store import KnownCases
     from pytest_gpukern.run.call_subject import case_of_test
 
     shared, store = settings_of(config).baseline_dir, environment_of(config).store
-    root, here, gone = config.rootpath, config.invocation_params.dir, KnownCases.why_gone
+    root, here = config.rootpath, config.invocation_params.dir
     seen = {(cases.folder, cases.name) for cases in known}
-    given = [absolutepath(here / path) for path in config.args]
-    ignored = [absolutepath(here / path) for path in config.getoption("ignore") or ()]
-    files = {path: gone for path in given if path.is_file()}
-    for path, reason in (files | {root / nodeid: why for nodeid, why in skipped.items()}).items():
-        info = case_of_test("", path, root)
+    for nodeid, reason in skipped.items():
+        info = case_of_test(nodeid, root / nodeid, root)
         baseline = (str(shared or info.baseline_dir), store.name_of(info))
-        if baseline not in seen:
-            seen.add(baseline)
-            yield KnownCases(*baseline, why_gone=reason)
-    if config.getoption("ignore_glob") or (shared and ignored):
+        seen.add(baseline)
+        yield KnownCases(*baseline, why_gone=reason)
+    if config.getoption("ignore") or config.getoption("ignore_glob"):
         return
+    given = [os.path.abspath(here / path) for path in config.args]  # noqa: PTH100 - keeps links, as pytest does
     below = store.name_of(case_of_test("", root / "x", root))[:-1] if shared else ""
-    measured = {folder for folder, _ in seen}
-    folders = _baseline_folders(config.getini("norecursedirs"), given, ignored, measured)
+    folders = {folder for folder, _ in seen}
     if shared is not None:
-        folders = iter([shared] * any(root.is_relative_to(path) for path in given))
-    selects = any(map(config.getoption, ("keyword", "markexpr", "deselect")))
+        folders = {str(shared)}
+    elif not any(map(config.getoption, ("keyword", "markexpr", "deselect"))):  # else a part was meant
+        folders.update(_baseline_folders(given, config.getini("norecursedirs")))
     for folder, key in itertools.product(folders, model_keys):
-        if selects and not (shared or str(folder) in measured):
-            continue  # though nothing was left out, a part was meant
-        names = {path.name.removesuffix(f".{key}.json") for path in folder.glob(f"{below}*.{key}.json")}
-        why = gone if shared or str(folder) in measured else f"{gone}, in {os.path.relpath(folder, here)}"
-        yield from (KnownCases(str(folder), x, why_gone=why) for x in names if (str(folder), x) not in seen)
+        names = {path.name.removesuffix(f".{key}.json") for path in Path(folder).glob(f"{below}*.{key}.json")}
+        top = root if shared is not None else Path(folder).parent
+        why = f"{KnownCases.why_gone}, in {os.path.relpath(folder, here)}"
+        if any(top.is_relative_to(path) for path in given):
+            yield from (KnownCases(folder, x, why_gone=why) for x in names if (folder, x) not in seen)
 
 
-def _baseline_folders(
-    pruned: Sequence[str], tops: Sequence[Path], ignored: Sequence[Path], measured: Iterable[str]
-) -> Iterator[Path]:
-    """Yields the folders of baselines below those that pytest was given, where it looks for tests.
-
-    Other repositories, worktrees and virtual environments inside count only with a test that is `measured`.
-    """
-    for at, folders, files in itertools.chain.from_iterable(map(os.walk, tops)):
-        here, apart = Path(at), {".git", "pyvenv.cfg", "conda-meta"}.intersection((*folders, *files))
-        inside = not apart or here in tops or any(Path(path).is_relative_to(here) for path in measured)
-        if here in ignored or not inside:
-            folders.clear()
-        # A folder's baselines may be those of any file in it.
-        if "baselines" in folders and not any(path.suffix and path.parent == here for path in ignored):
-            yield here / "baselines"
-        folders[:] = [name for name in folders if not any(fnmatch_ex(text, here / name) for text in pruned)]
+def _baseline_folders(given: Iterable[str], pruned: Sequence[str]) -> Iterator[str]:
+    """Yields those below the folders `given`, where pytest looks for tests; not of a repository inside."""
+    for at, folders, _ in itertools.chain.from_iterable(map(os.walk, given)):
+        if "baselines" in folders:
+            yield str(Path(at, "baselines"))
+        inside = (Path(at, name) for name in folders if not any(map(Path(at, name).match, pruned)))
+        folders[:] = [path.name for path in inside if not any((path / own).exists() for own in _OF_ITS_OWN)]

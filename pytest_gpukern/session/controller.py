@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence, Set
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -96,13 +96,13 @@ class Controller:
         self._since_record: list[str] = []
         self._extra: ExtraSessions | None = None
         self._short: dict[str, list[str]] = {}
-        self.stale: list[ToPrune] = []
+        self._stale: list[ToPrune] = []
         self._finished = 0
         self._selected: dict[str, None] = {}
         self._reported: set[str] = set()
         self._unmeasured: dict[str, str] = {}
         """Test that neither failed nor has a result → why."""
-        self.skipped_files: dict[str, str] = {}
+        self._skipped_files: dict[str, str] = {}
         self._recorded_s: dict[str, float] = {}
         self._took_s: dict[str, float] = {}
         self._begun_s = time.monotonic()
@@ -160,16 +160,16 @@ class Controller:
         if selection is not None and workers is not None and KNOWN_CASES not in self._config.stash:
             from pytest_gpukern.baseline.store import KnownCases
 
-            known, whole, asks = selection
+            known, whole = selection
             for cases in known:
                 tests = cases["tests"].items()
                 cases["tests"] = {workers.name_on(node, test): case for test, case in tests}
-            self._config.stash[KNOWN_CASES] = tuple(KnownCases(**cases) for cases in known), whole, asks
+            self._config.stash[KNOWN_CASES] = tuple(KnownCases(**cases) for cases in known), whole
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Notes which files skipped themselves, as where a library is missing."""
         if report.skipped and report.nodeid.endswith(".py"):
-            self.skipped_files[report.nodeid] = _why_skipped(report)
+            self._skipped_files[report.nodeid] = _why_skipped(report)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> Generator[None, Any, Any]:
@@ -214,7 +214,8 @@ class Controller:
         if isinstance(report, pytest.SubtestReport):  # its test fails with it
             return
         expected, ended = hasattr(report, "wasxfail"), report.failed or report.when == "call"
-        ran = (carried.get("result") or {}).get("first_call_ns") is not None
+        result = carried.get("result") or {}
+        ran = result.get("first_call_ns") is not None or bool(result.get("code"))
         if report.skipped and not expected:
             self._unmeasured[report.nodeid] = _why_skipped(report)
         elif ended and report.passed and not expected and not ran:
@@ -344,29 +345,26 @@ class Controller:
 
     def _not_judged(self) -> list[str]:
         """Says what `no-gpu` and `missing` of `--gpukern-fail-on` fail."""
-        settings = settings_of(self._config)
-        if not settings.benchmark:
-            return []
+        settings, on_gpu = settings_of(self._config), [of for of in self.results if of.case.on_gpu]
         problems = []
-        judged_on_gpu = any(
-            result.measurements and not result.simulated and result.case.on_gpu for result in self.results
-        )
-        # A file that skipped itself, as where a library is missing, may hold kernels.
-        asks = self._collected[2] or self.skipped_files or any(result.simulated for result in self.results)
-        if "no-gpu" in settings.fail_on and not judged_on_gpu and asks:
-            why = environment_of(self._config).gpu.missing_gpu
-            failed = "--gpukern-fail-on=no-gpu: nothing was measured on a GPU in this run"
-            problems.append(failed + (f" ({why})" if why else ""))
+        judged_on_gpu = any(result.measurements and not result.simulated for result in on_gpu)
+        if settings.benchmark and "no-gpu" in settings.fail_on and not judged_on_gpu:
+            # A file that skipped itself, as where a library is missing, may hold kernels.
+            unmeasured = self._skipped_files or any(self._unmeasured.keys() & of.tests for of in self._known)
+            if settings.asks_for_gpu or on_gpu or unmeasured or not self.results:
+                why = environment_of(self._config).gpu.missing_gpu
+                failed = "--gpukern-fail-on=no-gpu: nothing was measured on a GPU in this run"
+                problems.append(failed + (f" ({why})" if why else ""))
         return problems + (self._missing() if "missing" in settings.fail_on else [])
 
     @property
-    def _collected(self) -> tuple[tuple[KnownCases, ...], bool, bool]:
-        return self._config.stash.get(KNOWN_CASES, ((), False, True))
+    def _known(self) -> tuple[KnownCases, ...]:
+        return self._config.stash.get(KNOWN_CASES, ((), False))[0]
 
-    def known_cases(self, model_keys: Iterable[str]) -> list[KnownCases]:
+    def _known_and_left(self) -> list[KnownCases]:
         """Returns the cases of the selected files, and of a run of everything the baselines left behind."""
-        known, whole, _ = self._collected
-        left = left_by_files(self._config, known, self.skipped_files, model_keys) if whole else ()
+        known, whole = self._config.stash.get(KNOWN_CASES, ((), False))
+        left = left_by_files(self._config, known, self._skipped_files, self._model_keys) if whole else ()
         return [*known, *left]
 
     def _not_run(self) -> list[str]:
@@ -381,11 +379,20 @@ class Controller:
 
     def _missing(self) -> list[str]:
         store, devices = environment_of(self._config).store, {device_uuid(self._config) or "", *self._cards}
-        recorded = []
-        for cases, model_key in self._by_model(self.known_cases(self._model_keys)):
+        why: dict[str, set[str]] = {}
+        for cases, model_key in self._by_model(self._known_and_left()):
             with contextlib.suppress(FileError):  # reported elsewhere
-                recorded.append((cases, store.on_record(cases, model_key, devices)))
-        return missing(recorded, self._unmeasured)
+                recorded = store.on_record(cases, model_key, devices)
+                for test in cases.tests.keys() & self._unmeasured.keys():
+                    why.setdefault(self._unmeasured[test], set()).update({cases.tests[test]} & recorded)
+                gone = recorded & {*store.to_prune(cases, model_key).ids}
+                why.setdefault(cases.why_gone, set()).update(gone)
+        return [
+            f"--gpukern-fail-on=missing: {len(ids)} recorded {'case' if len(ids) == 1 else 'cases'} did not "
+            f"run: {reason} ({', '.join(sorted(ids))})"
+            for reason, ids in sorted(why.items())
+            if ids
+        ]
 
     def pytest_terminal_summary(self) -> None:
         self._write_forms(in_summary=True)
@@ -427,7 +434,7 @@ class Controller:
             heading=self.heading,
             baselines=self._baselines,
             shortened=self._short,
-            stale=self.stale,
+            stale=self._stale,
             shaping=shaping_options(self._config),
             files=self._files,
             problems=tuple(self.problems),
@@ -466,7 +473,8 @@ class Controller:
 
     def _write_baselines(self) -> None:
         """Writes baselines. A file that cannot be written fails the run, and does not crash it."""
-        environment, known = environment_of(self._config), self._collected[0] if self._measures else ()
+        environment = environment_of(self._config)
+        known = self._known_and_left() if settings_of(self._config).code else self._known
         if self._writes_baselines:
             for nodeid, result in self._results.items():
                 self._record(nodeid, result)
@@ -475,7 +483,8 @@ class Controller:
         for cases, model_key in self._by_model(known):
             with contextlib.suppress(FileError):  # reported elsewhere
                 stale = environment.store.to_prune(cases, model_key)
-                self.stale += [stale] if stale.ids else []
+                skipped = cases.why_gone in self._skipped_files.values()
+                self._stale += [stale] if stale.ids and not skipped else []
 
     @property
     def _writes_baselines(self) -> bool:
@@ -570,6 +579,10 @@ class Controller:
 
     @property
     def _model_keys(self) -> set[str]:
+        if settings_of(self._config).code:
+            from pytest_gpukern.baseline.store import CODE
+
+            return {CODE}
         return {environment_of(self._config).gpu.model_key(on_gpu=on_gpu) for on_gpu in (True, False)}
 
     def _by_model(self, cases: Sequence[KnownCases]) -> Iterable[tuple[KnownCases, str]]:
@@ -598,21 +611,6 @@ class Controller:
             self._progress.elapsed_s, self._finished, len(self._selected), sessions, workers=workers
         )
         self._progress.show(what, self._finished, len(self._selected), left_s=left_s)
-
-
-def missing(recorded: Iterable[tuple[KnownCases, Set[str]]], unmeasured: Mapping[str, str]) -> list[str]:
-    """Says which recorded cases did not run, since their test is gone, or was not measured for a reason."""
-    why: dict[str, set[str]] = {}
-    for cases, ids in recorded:
-        for test in cases.tests.keys() & unmeasured.keys():
-            why.setdefault(unmeasured[test], set()).update({cases.tests[test]} & ids)
-        why.setdefault(cases.why_gone, set()).update(ids - (ids if cases.ids is None else cases.ids))
-    return [
-        f"--gpukern-fail-on=missing: {len(ids)} recorded {'case' if len(ids) == 1 else 'cases'} did not "
-        f"run: {reason} ({', '.join(sorted(ids))})"
-        for reason, ids in sorted(why.items())
-        if ids
-    ]
 
 
 def _state_of(result: Result) -> str:

@@ -31,8 +31,8 @@ ENVIRONMENT = pytest.StashKey["Environment"]()
 ROLE = pytest.StashKey["Role"]()
 CHILD = pytest.StashKey[Any]()
 """The plugin of a process that another one started to run tests."""
-KNOWN_CASES: pytest.StashKey[tuple[tuple[KnownCases, ...], bool, bool]] = pytest.StashKey()
-"""The cases of the selected files, whether nothing was left out, and whether a test asks for a GPU."""
+KNOWN_CASES: pytest.StashKey[tuple[tuple[KnownCases, ...], bool]] = pytest.StashKey()
+"""The cases of the selected files, and whether nothing was left out."""
 LOST = pytest.StashKey["LostContext"]()
 """Why this process's CUDA context is unusable, once it is."""
 NEW_TEST: pytest.StashKey[Callable[..., MeasuredTest]] = pytest.StashKey()

@@ -54,16 +54,5 @@ BY_DEFAULT = ("slower",)
 BY_DEFAULT_IN_CI = (*BY_DEFAULT, "no-gpu", "missing")
 """Under `CI`, of a run that compares a GPU's times with a record or a revision; and of `gpukern validate`."""
 NOTHING = "none"
-"""Clears the default and what stands before it, but `OF_RUN`: who accepts a slowdown still wants a GPU."""
-OF_RUN = frozenset(kind for kind, row in FAILURES.items() if row.of_run)
-
-
-def failing(usual: Iterable[str], more: Iterable[str]) -> frozenset[str]:
-    """Returns the kinds that fail a run, of the default and of those given, in their order."""
-    kinds = frozenset(usual)
-    for kind in more:
-        kinds = kinds & OF_RUN if kind == NOTHING else kinds | {kind}
-    return kinds
-
-
+"""Clears the default and what stands before it, but `of_run`: who accepts a slowdown still wants a GPU."""
 KIND_OF_FINDING = {finding: kind for kind, row in FAILURES.items() for finding in row.findings}

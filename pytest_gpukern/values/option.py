@@ -11,7 +11,6 @@ class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run
     Attributes:
         help: two lines of `pytest --help` at most.
         more: whole sentences that only the site shows.
-        joined: whether lists of several uses on the command line join; of other options the last counts.
         alone: what the option means without a value, unless its ini value says that. An ini value alone then
             switches nothing on. None if the option needs a value.
     """
@@ -23,7 +22,6 @@ class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run
     flag: bool = False
     repeatable: bool = False
     listed: bool = False
-    joined: bool = False
     more: str = ""
     alone: str | None = None
 
@@ -44,5 +42,4 @@ class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run
         metavar = self.metavar or "{" + ",".join(self.choices) + "}"
         if self.alone is not None:
             shared |= {"nargs": "?", "const": True}
-        several = self.repeatable or self.joined
-        return {**shared, "action": "append" if several else "store", "metavar": metavar}
+        return {**shared, "action": "append" if self.repeatable else "store", "metavar": metavar}

@@ -81,7 +81,6 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "run each test once under these tools of compute-sanitizer, comma-separated; measure nothing",
             SANITIZERS,
             listed=True,
-            joined=True,
             more="This holds for tests that use fixtures of this plugin. What a tool finds fails the test.",
         ),
     ),
@@ -111,7 +110,6 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "compile what Numba and Triton would launch, for these architectures, and run nothing",
             metavar="sm_90[,sm_80…]|recorded",
             alone=RECORDED_CODE,
-            joined=True,
             more="It needs the extra `code` and no GPU. The code is compared with the record. Without a "
             "value, the ini value names the architectures, or else the record. The ini value alone compiles "
             "nothing.",
@@ -190,8 +188,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "fail-on",
             "what fails a run besides slower, INCORRECT and INVALID, comma-separated; none: not even slower",
             (*FAILURES, NOTHING),
+            repeatable=True,
             listed=True,
-            joined=True,
             more=" ".join(f"`{kind}`: {row.fails}." for kind, row in FAILURES.items()),
         ),
         Option(
@@ -216,8 +214,9 @@ def add_options(parser: pytest.Parser) -> None:
         for option in options:
             group.addoption(option.cli, **option.arguments)
             # Not type="bool": pytest dies of a value that is none, in a traceback.
-            ini_type: Literal["args", "string"] = "args" if option.repeatable else "string"
-            parser.addini(option.ini, option.help, type=ini_type, default=[] if option.repeatable else "")
+            several = option.repeatable and not option.listed  # a list is one value in an ini file
+            ini_type: Literal["args", "string"] = "args" if several else "string"
+            parser.addini(option.ini, option.help, type=ini_type, default=[] if several else "")
 
 
 def leave_ini_values_out_of_help(config: pytest.Config) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.values.backend_table import select_the_host_only
-from pytest_gpukern.values.failure_table import BY_DEFAULT, BY_DEFAULT_IN_CI, FAILURES, NOTHING, failing
+from pytest_gpukern.values.failure_table import BY_DEFAULT, BY_DEFAULT_IN_CI, FAILURES, NOTHING
 from pytest_gpukern.values.form_table import FORMS, RUN_FILE, suffix_of, suffixes
 from pytest_gpukern.values.literals import constant
 from pytest_gpukern.values.option import Option
@@ -61,7 +61,7 @@ class Settings:
         sessions: processes that measure each test, this one among them; with `against`, those of each side.
         reports: files to write, each once; each ends in a suffix of `FORMS`.
         fail_on: kinds of `FAILURES` that fail the run.
-        names_no_gpu: whether `no-gpu` is asked for by name, so also of a run of host tests alone.
+        asks_for_gpu: whether `no-gpu` also fails a run of host tests alone.
         threshold: relative slowdown that matters, 0.02 for 2 %.
         isolate: None if nobody said.
         timeout_s: None if nothing ends a test.
@@ -90,7 +90,7 @@ class Settings:
     against: str | None = None
     against_setup: str | None = None
     fail_on: frozenset[str] = frozenset(BY_DEFAULT)
-    names_no_gpu: bool = False
+    asks_for_gpu: bool = False
     trace: bool = False
     only_changed: bool = False
     threshold: float = DEFAULT_THRESHOLD
@@ -139,7 +139,9 @@ class Settings:
         usual_sessions = SESSIONS_TO_RECORD if records else 1
         named = benchmark and uses_gpu and (compares or against is not None)
         usual = BY_DEFAULT_IN_CI if named and in_ci(environ) else BY_DEFAULT
-        more = values.get("fail-on", ())
+        more, fail_on = values.get("fail-on", ()), {*usual}
+        for kind in more:
+            fail_on = {of for of in fail_on if FAILURES[of].of_run} if kind == NOTHING else {*fail_on, kind}
         fields = {_FIELDS.get(name, name.replace("-", "_")): value for name, value in values.items()}
         fields |= {
             "benchmark": benchmark,
@@ -147,8 +149,8 @@ class Settings:
             "sessions": values.get("sessions", SESSIONS_A_SIDE if against else usual_sessions),
             "baseline": "off" if against is not None else values.get("baseline", "compare"),
             "against": against,
-            "fail_on": failing(usual, more),
-            "names_no_gpu": "no-gpu" in more,
+            "fail_on": frozenset(fail_on),
+            "asks_for_gpu": "no-gpu" in more or against is not None,
             "isolate": {"on": True, "off": False}.get(values.get("isolate", "")),
             "bounds_tests": values.get("timeout") is not None,
             "scopes": ("kernel",) if values.get("only-changed") else values.get("scope", ()),
@@ -176,13 +178,10 @@ def _parsed(
     values: dict[str, Any] = {}
     labels: dict[str, str] = {}
     for option in OPTIONS:
-        value = given.get(option.name)
-        if option.joined and isinstance(value, list):  # a bare use names nothing of its own
-            value = "" if "" in value else [text for text in value if text is not True] or bool(value)
-        if value == "":
+        if given.get(option.name) == "":
             raise SettingsError(f"{option.cli}= is empty: give it a value, or check the variable in it")
-        from_cli = value not in NOT_GIVEN
-        value = value if from_cli else ini.get(option.name)
+        from_cli = given.get(option.name) not in NOT_GIVEN
+        value = given.get(option.name) if from_cli else ini.get(option.name)
         if option.alone is not None and value is True:
             from_cli = not ini.get(option.name)
             value = option.alone if from_cli else ini[option.name]
@@ -216,11 +215,7 @@ def parse_option(option: Option, value: Any, label: str) -> Any:
         return _READ[option.name](value, label)
     if option.listed:
         uses = value if isinstance(value, list) else [str(value)]
-        lists = [parse_names(text, label, option.choices) for text in uses]
-        if any(NOTHING in names and len(names) > 1 for names in lists):
-            raise SettingsError(f"{label}: {NOTHING} stands alone; drop it, or the other names")
-        names = [name for names in lists for name in names]
-        return tuple(names if NOTHING in option.choices else dict.fromkeys(names))  # `none` heeds the order
+        return tuple(name for text in uses for name in parse_names(text, label, option.choices))
     if option.choices and value not in option.choices:
         raise SettingsError(f"{label}: must be one of {', '.join(option.choices)}")
     return str(value)
@@ -244,8 +239,7 @@ def _seed(text: str, label: str) -> int:
     return int(text)
 
 
-def _architectures(value: Any, label: str) -> tuple[str, ...]:
-    text = ",".join(value) if isinstance(value, list) else value
+def _architectures(text: str, label: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if names == (RECORDED_CODE,):
         return names
@@ -400,15 +394,15 @@ def _contradictions(
     for suffix, form in forms.items():
         if form.needs and not given(form.needs):
             yield "report", f"without --gpukern-{form.needs}, {suffix} has nothing to hold; add that"
-    kinds = {kind: FAILURES[kind] for kind in failing((), values.get("fail-on", ()))}
-    if kinds and given("baseline", "off") and all(kind.needs_record for kind in kinds.values()):
+    kinds = [FAILURES[kind] for kind in values.get("fail-on", ()) if kind != NOTHING]
+    if kinds and given("baseline", "off") and all(kind.needs_record for kind in kinds):
         yield "fail-on", f"there is nothing to compare with; drop it or {labels['baseline']}"
-    compiled = {"missing"} if given("code") else set()
-    if not benchmark and any(FAILURES[kind].of_run for kind in kinds.keys() - compiled):
+    if any(kind.of_run for kind in kinds) and not (benchmark or given("code")):
         yield "fail-on", "nothing is measured; add --gpu-benchmark"
     for name, only, reason in (
         ("simulator", "always", "the simulator is not a GPU"),
         ("backend", *_HOST, "only host variants are selected"),
+        ("code", bool, "no kernel runs"),
     ):
         # An ini file may say so for other runs: then this one fails at its end.
         if "no-gpu" in values.get("fail-on", ()) and given(name, only) and labels[name].startswith("--"):

@@ -127,8 +127,6 @@ def test_the_status_follows_the_gate(files, compare, old, new, status, words):
     assert words in shown
     assert compare(files / "before.json", files / "after.json", "--fail-on=host")[0] == status
     assert compare(files / "before.json", files / "after.json", "--fail-on=undecided")[0] == 1
-    both = ("--fail-on=undecided", "--fail-on=host")
-    assert compare(files / "before.json", files / "after.json", *both)[0] == 1
 
 
 def test_what_fails_the_command_is_told_with_its_reason_whatever_kind_it_is_of(files, compare, monkeypatch):

@@ -140,7 +140,7 @@ if os.environ.get("MISSING"): pytest.importorskip("no_such_library")
 def test_it(gpu_benchmark): gpu_benchmark(lambda: None)
 """
 MISSING = "gpukern: --gpukern-fail-on=missing: {} did not run: {}"
-WITHOUT_A_TEST = "no test measures it any more (test_deleted/test_it)"
+GONE_FROM = "no test measures it any more, in {} ({}/test_it)"
 NOT_RUN = [
     MISSING.format("1 recorded case", "its test measured nothing (test_kept/test_passed)"),
     MISSING.format("1 recorded case", "no luck (test_kept/test_skipped)"),
@@ -182,7 +182,8 @@ def test_each_case_on_record_that_did_not_run_is_missing_with_its_reason(may_mis
     result.assert_outcomes(passed=1, skipped=4, xfailed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     told = missing_in(result)
-    gone = MISSING.format("1 recorded case", WITHOUT_A_TEST)
+    gone = GONE_FROM.format("all" if record else "baselines", "test_deleted")
+    gone = MISSING.format("1 recorded case", gone)
     imports = MISSING.format("1 recorded case", "could not import 'no_such_library': ")
     assert [line for line in told if not line.startswith(imports)] == sorted([*NOT_RUN, gone])
     assert [line.endswith("(test_imports/test_it)") for line in told if line.startswith(imports)] == [True]
@@ -207,79 +208,45 @@ def test_records_from_beside_the_root_folder_are_not_missing(pytester, monkeypat
     assert result.ret == pytest.ExitCode.OK
     Path("gone/test_it.py").unlink()
     result = run("--gpukern-fail-on=missing")
-    gone = MISSING.format("1 recorded case", "no test measures it any more (test_it/test_it)")
-    assert missing_in(result) == [gone]
+    assert missing_in(result) == [MISSING.format("1 recorded case", GONE_FROM.format("..", "test_it"))]
 
 
-PLAIN = "def test_it(): pass"
 GONE = {
     "deleted": lambda path: path.unlink(),
     "moved": lambda path: path.rename(path.parent / "sub" / "test_moved.py"),
-    "stripped": lambda path: path.write_text(PLAIN),
-    "left out": lambda path: (path.parent / "conftest.py").write_text("collect_ignore = ['test_a.py']"),
-    "all left out": lambda path: (path.parents[2] / "conftest.py").write_text("collect_ignore = ['top']"),
+    "stripped": lambda path: path.write_text("def test_it(): pass"),
+    "left out": lambda path: (path.parents[2] / "conftest.py").write_text("collect_ignore = ['top']"),
+    "its own": lambda path: (path.unlink(), (path.parents[1] / ".git").touch()),
 }
-SHARD = "def pytest_collection_modifyitems(items): del items[:1]"
-
-
-@pytest.fixture
-def two_folders(pytester, on_fake_gpu):
-    """Records a test of `top/a` and one of `b`; returns how to run them and the file of the first."""
-    pytester.makefile(".py", **{"top/a/test_a": IN_A_FILE, "b/test_b": IN_A_FILE, "b/test_plain": PLAIN})
-    (pytester.path / "top" / "a" / "sub").mkdir()
-    run = functools.partial(on_fake_gpu, "--gpu-benchmark", "--gpukern-isolate=off", "-p", "no:cacheprovider")
-    run("--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(passed=3)
-    return functools.partial(run, "--gpukern-fail-on=missing"), pytester.path / "top" / "a" / "test_a.py"
-
-
-def gone(where=""):
-    return MISSING.format("1 recorded case", f"no test measures it any more{where} (test_a/test_it)")
-
-
-OF_ALL = [["-n1"], ["."], ["top", "b"], ["top/a", "top"], ["b/../top"], ["--ignore=b"]]
+OF_A_PART = (
+    *("-k b", "-k test_it", "-n1 -k b", "--deselect=b/test_plain.py", "b", "b/test_b.py"),
+    *("b/test_b.py::test_it", "--lf -p cacheprovider", "--ignore=top", "--ignore=top/a/test_a.py"),
+    *("--ignore-glob=top/*", "-onorecursedirs=top", "-onorecursedirs=top/*"),
+)
 
 
 @pytest.mark.parametrize(
-    ("how", "options"), [*((how, []) for how in GONE), *(("deleted", options) for options in OF_ALL)]
+    ("how", "options", "missing"),
+    [
+        *((how, "", how != "its own") for how in GONE),
+        ("its own", "top", True),
+        *(("deleted", options, True) for options in ("-n1", ".", "top b", "top/a top", "b/../top")),
+        *(("deleted", options, False) for options in OF_A_PART),
+    ],
 )
-def test_what_is_on_record_of_a_folder_that_measures_nothing_any_more_is_missing(two_folders, how, options):
-    run, file = two_folders
-    assert run(*options).ret == pytest.ExitCode.OK
-    GONE[how](file)
-    result = run(*options)
-    assert (result.ret, missing_in(result)) == (pytest.ExitCode.TESTS_FAILED, [gone(", in top/a/baselines")])
-
-
-def test_what_is_on_record_of_a_given_file_that_measures_nothing_any_more_is_missing(two_folders):
-    run, file = two_folders
-    assert run("top/a/test_a.py").ret == pytest.ExitCode.OK
-    GONE["stripped"](file)
-    assert missing_in(run("top/a/test_a.py")) == [gone()]
-
-
-OF_A_PART = (
-    *("-k b", "-k test_it", "-n1 -k b", "--deselect=b/test_plain.py", "b", "b/test_b.py"),
-    *("b/test_b.py::test_it", "--lf -p cacheprovider", "-p shard", "--ignore=top"),
-    *("--ignore=top/a/test_a.py", "--ignore-glob=top/*", "-onorecursedirs=top", "-onorecursedirs=top/*"),
-)
-
-
-@pytest.mark.parametrize("options", OF_A_PART)
-def test_a_run_of_a_part_asks_for_no_record_of_a_folder_that_it_leaves_out(two_folders, pytester, options):
-    run, file = two_folders
-    pytester.makepyfile(shard=SHARD)
-    pytester.syspathinsert()
-    GONE["deleted"](file)
+def test_what_is_on_record_of_a_folder_that_measures_nothing_any_more_is_missing_in_a_run_of_everything(
+    pytester, on_fake_gpu, how, options, missing
+):
+    plain = {"b/test_plain": "def test_it(): pass", "top/a/sub/conftest": ""}
+    pytester.makefile(".py", **{"top/a/test_a": IN_A_FILE, "b/test_b": IN_A_FILE}, **plain)
+    run = functools.partial(on_fake_gpu, "--gpu-benchmark", "--gpukern-isolate=off", "-p", "no:cacheprovider")
+    run("--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(passed=3)
+    run = functools.partial(run, "--gpukern-fail-on=missing")
+    assert run(*options.split()).ret == pytest.ExitCode.OK
+    GONE[how](pytester.path / "top" / "a" / "test_a.py")
+    gone = MISSING.format("1 recorded case", GONE_FROM.format("top/a/baselines", "test_a"))
     result = run(*options.split())
-    assert (result.ret, missing_in(result)) == (pytest.ExitCode.OK, [])
-
-
-def test_records_of_a_repository_inside_are_its_own_unless_the_run_is_given_it(two_folders):
-    run, file = two_folders
-    (file.parents[1] / ".git").touch()
-    GONE["deleted"](file)
-    assert missing_in(run()) == []
-    assert missing_in(run("top")) == [gone(", in top/a/baselines")]
+    assert (result.ret, missing_in(result)) == (int(missing), [gone] * missing)
 
 
 def test_a_variant_whose_library_no_longer_imports_is_missing_and_a_new_one_is_not(
