@@ -7,7 +7,7 @@ import importlib
 import math
 import tempfile
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,7 +19,6 @@ from pytest_gpukern.code.disassembly import DisassemblyError, Store, facts, requ
 from pytest_gpukern.code.launches import CannotBeKnown, DoesNotCompile, Launch, StandIn
 from pytest_gpukern.gpu.fingerprint import library_versions
 from pytest_gpukern.gpu.kernel_facts import autotuned
-from pytest_gpukern.gpu.model import Device
 from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error, torch_wants_gpu
 from pytest_gpukern.measure.ceilings import default_cache_dir
 from pytest_gpukern.problems.call_by_name import Point, ProblemError, call_by_name, place_of
@@ -34,7 +33,7 @@ from pytest_gpukern.session.stash import NEW_TEST, settings_of
 from pytest_gpukern.values.backend_table import BACKENDS, cuda_packages
 from pytest_gpukern.values.note import CANNOT_BE_KNOWN, NOT_COVERED, NotRun
 from pytest_gpukern.values.result import CompiledCode, KernelFacts
-from pytest_gpukern.values.untrusted_json import FileError, bounded
+from pytest_gpukern.values.untrusted_json import FileError
 
 _PACKAGE = Path(__file__).parent.parent
 _NO_KERNEL = "no kernel of Numba or Triton; hand one over: gpu_benchmark(kernel[grid, block], x, y)"
@@ -48,16 +47,26 @@ class NotCovered(Exception):  # noqa: N818
     """Says why nothing of a test is compiled, and what to write instead."""
 
 
-class StandInDevice(Device):
-    """Is `gpu_device`: an H200, as libraries tell host code. So a test takes what it is measured with."""
+class _Device:
+    """Is `gpu_device`: an H200, as libraries tell host code, of the architecture that is compiled for."""
 
-    multiprocessor_count, l2_bytes, memory_free_bytes = 132, 60 << 20, 141 * 10**9
+    index, name, uuid = 0, "NVIDIA H200", "GPU-00000000-0000-0000-0000-000000000000"
+    memory_total_bytes = memory_free_bytes = 141 * 10**9
+    multiprocessor_count, l2_bytes, is_simulated = 132, 60 << 20, False
+
+    def __init__(self, architectures: tuple[str, ...]) -> None:
+        self._architectures = architectures
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        if len(self._architectures) > 1:
+            remedy = f"compile for one of them a run: --gpukern-code={self._architectures[0]}"
+            raise NotCovered(f"gpu_device.compute_capability differs between architectures; {remedy}")
+        return _capability(self._architectures[0])
 
 
 class _WarmUp:
-    """Is `gpu_warmup`, which calls once, and what that returns: no call takes time on a device."""
-
-    calls, settled = 1, True
+    """Is `gpu_warmup`, which calls once, and what that returns: nothing is known of the call."""
 
     def __init__(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         function(*args, **kwargs)
@@ -125,10 +134,8 @@ class Recorder:
         config.stash[NEW_TEST] = new_test
 
     @pytest.fixture(scope="session")
-    def gpu_device(self, pytestconfig: pytest.Config) -> Device:
-        capability = capability_of(settings_of(pytestconfig).code)
-        uuid = "GPU-00000000-0000-0000-0000-000000000000"
-        return StandInDevice(0, "NVIDIA H200", uuid, capability, StandInDevice.memory_free_bytes)
+    def gpu_device(self, pytestconfig: pytest.Config) -> _Device:
+        return _Device(settings_of(pytestconfig).code)
 
     @pytest.fixture(scope="session")
     def gpu_synchronize(self) -> Callable[[], None]:
@@ -160,48 +167,28 @@ class Recorder:
         except (DoesNotCompile, DisassemblyError) as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
         except Exception as error:
-            library = type(error).__module__.partition(".")[0]
+            library, unknown = type(error).__module__.partition(".")[0], self._stand_ins.why_unknown(error)
             uncovered = cuda_packages().difference(*(BACKENDS[of].packages for of in self._stand_ins.of))
-            kind, why = NOT_COVERED, str(error)
-            if isinstance(error, NotCovered):
-                pass
-            elif (unknown := self._stand_ins.why_unknown(error)) is not None:
+            kind, why = NOT_COVERED, "it needs a device; launch on arrays of Numba or PyTorch"
+            if unknown is not None:
                 kind, why = CANNOT_BE_KNOWN, f"{unknown}; do that behind the measured call"
-            elif isinstance(error, MemoryError):
-                kind, why = "too large", f"{why}; take a size that fits into memory here, too"
-            elif library in uncovered or missing_gpu_in_error(error) or torch_wants_gpu(error):
-                why = f"a device is needed ({bounded(why, 80)}); launch on arrays of Numba or PyTorch"
-            else:
+            elif isinstance(error, NotCovered):
+                why = str(error)
+            elif not (library in uncovered or missing_gpu_in_error(error) or torch_wants_gpu(error)):
                 raise
             reason = NotRun(kind, f"{self._users_line(error, item)}: {why}")
             raise pytest.skip.Exception(reason, _use_item_location=True) from None
 
     def _users_line(self, error: BaseException, item: pytest.Item) -> str:
-        """Returns file and line of the user's innermost code that an error comes from, else of the test."""
+        """Returns file and line of the user's innermost code below the root folder, or of the test."""
         frames = [
             (frame.f_code.co_filename, line)
             for frame, line in traceback.walk_tb(error.__traceback__)
-            if any(map(Path(frame.f_code.co_filename).is_relative_to, (self._root, item.path.parent)))
+            if Path(frame.f_code.co_filename).is_relative_to(self._root)
             and not Path(frame.f_code.co_filename).is_relative_to(_PACKAGE)
             and "site-packages" not in frame.f_code.co_filename
         ]
-        return place_of(*(frames or [(str(item.path), 1 + (item.location[1] or 0))])[-1])
-
-
-def capability_of(architectures: Sequence[str]) -> Any:
-    """Returns the compute capability; of several what answers where all of them give the same answer."""
-    every = [divmod(int(name.removeprefix("sm_")), 10) for name in architectures]
-
-    def ask(_: object, name: str, *args: Any) -> Any:
-        answers = {getattr(one, name)(*args) for one in every}
-        if len(answers) > 1:
-            differ = f"gpu_device.compute_capability differs between {' and '.join(architectures)}"
-            raise NotCovered(f"{differ}; compile for one of them a run: --gpukern-code={architectures[0]}")
-        return answers.pop()
-
-    names = (f"__{of}__" for of in ("eq", "ne", "lt", "le", "gt", "ge", "hash", "getitem", "len", "repr"))
-    several = type("Capability", (), {name: functools.partialmethod(ask, name) for name in names})
-    return every[0] if len(every) == 1 else several()
+        return place_of(*frames[-1]) if frames else place_of(str(item.path), 1 + (item.location[1] or 0))
 
 
 _Inputs = dict[tuple[Problem, str], dict[str, Any]]
@@ -305,9 +292,13 @@ class RecordedTest(MeasuredTest):
         """Returns what autotuners chose on devices of an architecture, such as `sm_90`."""
         assert self.result is not None
         try:
-            return self.environment.store.autotuned(self.result.case, capability_of([architecture]))
+            return self.environment.store.autotuned(self.result.case, _capability(architecture))
         except FileError as error:
             self._fail(str(error))
+
+
+def _capability(architecture: str) -> tuple[int, int]:
+    return divmod(int(architecture.removeprefix("sm_")), 10)
 
 
 def _compiled(launches: list[tuple[str, Launch]], architecture: str) -> CompiledCode:

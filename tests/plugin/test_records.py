@@ -213,13 +213,13 @@ def test_records_from_beside_the_root_folder_are_not_missing(pytester, monkeypat
 
 GONE = {
     "deleted": lambda path: path.unlink(),
-    "moved": lambda path: path.rename(path.parent / "sub" / "test_moved.py"),
+    "moved": lambda path: path.rename(path.parents[2] / "b" / "test_moved.py"),
     "stripped": lambda path: path.write_text("def test_it(): pass"),
     "left out": lambda path: (path.parents[2] / "conftest.py").write_text("collect_ignore = ['top']"),
     "its own": lambda path: (path.unlink(), (path.parents[1] / ".git").touch()),
 }
 OF_A_PART = (
-    *("-k b", "-k test_it", "-n1 -k b", "--deselect=b/test_plain.py", "b", "b/test_b.py"),
+    *("-k b", "-k test_it", "-n1 -k b", "--deselect=b/test_c.py", "b", "b/test_b.py"),
     *("b/test_b.py::test_it", "--lf -p cacheprovider", "--ignore=top", "--ignore=top/a/test_a.py"),
     *("--ignore-glob=top/*", "-onorecursedirs=top", "-onorecursedirs=top/*"),
 )
@@ -237,8 +237,7 @@ OF_A_PART = (
 def test_what_is_on_record_of_a_folder_that_measures_nothing_any_more_is_missing_in_a_run_of_everything(
     pytester, on_fake_gpu, how, options, missing
 ):
-    plain = {"b/test_plain": "def test_it(): pass", "top/a/sub/conftest": ""}
-    pytester.makefile(".py", **{"top/a/test_a": IN_A_FILE, "b/test_b": IN_A_FILE}, **plain)
+    pytester.makefile(".py", **dict.fromkeys(("top/a/test_a", "b/test_b", "b/test_c"), IN_A_FILE))
     run = functools.partial(on_fake_gpu, "--gpu-benchmark", "--gpukern-isolate=off", "-p", "no:cacheprovider")
     run("--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(passed=3)
     run = functools.partial(run, "--gpukern-fail-on=missing")

@@ -53,7 +53,6 @@ VALUES = [
     ("baseline", "off", "baseline", "off"),
     ("fail-on", "host, accuracy,host", "fail_on", {"slower", "host", "accuracy"}),
     ("fail-on", "none", "fail_on", set()),
-    ("fail-on", ["tail", "unchecked, tail"], "fail_on", {"slower", "tail", "unchecked"}),
     ("fail-on", ["tail", "none", "host"], "fail_on", {"host"}),
     ("threshold", "5%", "threshold", 0.05),
     ("isolate", "on", "isolate", True),
