@@ -63,7 +63,7 @@ def shapes_do_not_broadcast(mult, discount, cv):
     return lambda: np.multiply(mult.T, discount, out=cv)
 
 
-@discount.wrong("host", expected_fault="stale result")
+@discount.wrong("host", expected_fault="not written")
 def gaps_filled(mult, discount, cv):
     """Computes only where there is no number yet: nothing at all, once the output was written."""
     return lambda: np.multiply(mult, discount, out=cv, where=np.isnan(cv))
