@@ -29,7 +29,6 @@ from pytest_gpukern.report.layout import wrapped
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.run_file import read_run, run_text
 from pytest_gpukern.session.arguments import is_for_children, known_options, tokenized
-from pytest_gpukern.values.form_table import suffix_of
 from pytest_gpukern.values.untrusted_json import FileError
 
 _COMMAND = "validate --all-gpus"
@@ -125,8 +124,7 @@ def _record(host: _Host, asked: Asked) -> int:
 
 def _of_gpu(path: Path, gpu: str) -> Path:
     """Returns the file of one GPU: `run-GPU-8d1f0a2c.json` for `run.json`."""
-    suffix = suffix_of(path) or ""
-    return path.with_name(f"{path.name.removesuffix(suffix)}-{gpu}{suffix}")
+    return path.with_stem(f"{path.stem}-{gpu}")
 
 
 # --- measuring ------------------------------------------------------------------------------------

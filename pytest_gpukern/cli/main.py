@@ -25,7 +25,7 @@ COMMANDS = {
     ),
     "report": (
         "pytest_gpukern.cli.report:declare",
-        "tell of stored runs and baselines: on the terminal, or as page, comment, table or timeline",
+        "tell of stored runs and baselines: on the terminal, or as page, comment or table",
     ),
     "compare": (
         "pytest_gpukern.cli.compare:declare",

@@ -31,7 +31,7 @@ def csv_text(runs: Sequence[RunResults]) -> str:
     """
     rows = [row for run in runs for row in rows_of_run(run)]
     if not rows:
-        raise EmptyReportError("no measurement in it: run pytest with --gpu-benchmark", "")
+        raise EmptyReportError("no measurement in it: run pytest with --gpu-benchmark")
     return written(rows)
 
 

@@ -123,7 +123,6 @@ def run_files(path: Path) -> list[Path]:
     folders = os.walk(path, onerror=lambda error: unlisted.append(Path(error.filename)))
     names = (Path(folder, name) for folder, _, names in folders for name in names)
     files = sorted(file for file in names if file.name.endswith((RUN_FILE, _PACKED)))
-    files = [file for file in files if not file.name.endswith((".trace.json", ".trace.json.gz"))]
     if not files and not unlisted:
         raise FileError(path, "holds no run files", NO_RUNS)
     return files + unlisted

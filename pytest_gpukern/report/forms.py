@@ -79,6 +79,6 @@ def _write_file(report: RunReport, path: Path) -> None:
     """Writes a file; one that has nothing to hold, too, or it would still tell of an earlier run."""
     try:
         content = file_content(path, [report])
-    except EmptyReportError as nothing:
-        content = nothing.text
+    except EmptyReportError:
+        content = ""
     write_named(path, content, "--gpukern-report")

@@ -21,15 +21,7 @@ BASELINE = "baseline"
 
 
 class EmptyReportError(Exception):
-    """Says why a form of these runs would hold nothing.
-
-    Attributes:
-        text: what an empty file of that form holds.
-    """
-
-    def __init__(self, reason: str, text: str) -> None:
-        super().__init__(reason)
-        self.text = text
+    """Says why a form of these runs would hold nothing."""
 
 
 class Skip(NamedTuple):

@@ -19,7 +19,6 @@ class ReportForm(NamedTuple):
             write.
         several: whether one file may hold several runs.
         of_baselines: whether it can be made of a baseline file as well.
-        needs: name of the option without which a run has nothing for this form, or empty.
         fields: of the `RunReport`; the form is made where one of them holds something.
         variables: of the environment; one of them must be set, if there are any.
         in_summary: it is part of pytest's summary, which is made after all others and tells of them.
@@ -29,7 +28,6 @@ class ReportForm(NamedTuple):
     holds: str = ""
     several: bool = True
     of_baselines: bool = True
-    needs: str = ""
     fields: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     in_summary: bool = False
@@ -55,12 +53,6 @@ FORMS: dict[str, ReportForm] = {
         of_baselines=False,
     ),
     ".csv": ReportForm("pytest_gpukern.report.csv_table:csv_text", "a table with a row for each measurement"),
-    ".trace.json": ReportForm(
-        "pytest_gpukern.report.trace:timeline",
-        "a timeline of one execution of each case, for Perfetto (https://ui.perfetto.dev)",
-        of_baselines=False,
-        needs="trace",
-    ),
     "pytest-benchmark": ReportForm("pytest_gpukern.benchmark_interop.publishing:write", fields=("results",)),
     "GitHub": ReportForm(
         "pytest_gpukern.report.github:write",
@@ -81,7 +73,5 @@ def suffixes() -> list[str]:
 
 
 def suffix_of(path: Path) -> str | None:
-    name = path.name.lower()
-    return max(
-        (ending for ending in suffixes() if name.endswith(ending) and name != ending), key=len, default=None
-    )
+    suffix = path.suffix.lower()
+    return suffix if suffix in suffixes() else None

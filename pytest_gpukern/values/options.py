@@ -143,7 +143,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         Option(
             "trace",
-            "record one more execution of each case, for --gpukern-report=RUN.json or FILE.trace.json",
+            "record one more execution of each case, for --gpukern-report=RUN.json",
             more="It needs CUPTI, and nothing is timed meanwhile.",
             flag=True,
         ),

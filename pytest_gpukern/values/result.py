@@ -254,12 +254,11 @@ class DeviceActivity:
     Attributes:
         kind: `kernel`, `memcpy` or `memset`.
         name: the kernel's name as its author would write it, `memcpy HtoD` or `memset`.
-        start_ns: its start, counted from the first thing that was recorded.
+        start_ns: its start, counted from that of the first activity.
         end_ns: its end, likewise.
         device: CUPTI's number of the device in this process.
         context: CUPTI's number of the CUDA context.
         stream: CUPTI's number of the stream.
-        correlation: the same number as of the host's call that put it on the device.
         size_bytes: bytes copied or set; 0 for a kernel.
         source: kind of memory that is copied from or set, such as `Pageable`; None for a kernel.
         target: kind of memory that is copied to; None for a kernel or a memset.
@@ -277,7 +276,6 @@ class DeviceActivity:
     device: int
     context: int
     stream: int
-    correlation: int
     size_bytes: int = 0
     source: str | None = None
     target: str | None = None
@@ -289,39 +287,16 @@ class DeviceActivity:
 
 
 @dataclass(frozen=True)
-class HostCall:
-    """Describes one call of CUDA's API in a traced execution.
-
-    Attributes:
-        api: `driver` or `runtime`.
-        name: the function, such as `cuLaunchKernel`.
-        start_ns: its start, counted as in `DeviceActivity`.
-        end_ns: its end, likewise.
-        thread: the calling thread, by name and number.
-        correlation: the same number as of what it put on the device.
-    """
-
-    api: str
-    name: str
-    start_ns: int
-    end_ns: int
-    thread: str
-    correlation: int
-
-
-@dataclass(frozen=True)
 class Trace:
-    """Holds what one execution of a case did, besides those that were timed.
+    """Holds what the device did in one execution of a case, besides those that were timed.
 
     Attributes:
         scope: what was executed, such as `kernel`.
-        activities: what the device did, by start.
-        calls: what the host called meanwhile, by start.
+        activities: by start.
     """
 
     scope: str
     activities: tuple[DeviceActivity, ...]
-    calls: tuple[HostCall, ...]
 
 
 @dataclass(frozen=True)

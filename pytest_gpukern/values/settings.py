@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.values.backend_table import select_the_host_only
 from pytest_gpukern.values.failure_table import BY_DEFAULT, BY_DEFAULT_IN_CI, FAILURES, NOTHING
-from pytest_gpukern.values.form_table import FORMS, RUN_FILE, suffix_of, suffixes
+from pytest_gpukern.values.form_table import RUN_FILE, suffix_of, suffixes
 from pytest_gpukern.values.literals import constant
 from pytest_gpukern.values.option import Option
 from pytest_gpukern.values.options import (
@@ -350,6 +350,12 @@ _NEEDING: tuple[tuple[str, str, tuple[Any, ...], str], ...] = (
     ),
     ("reason", "baseline", ("update",), "an update keeps it; add --gpukern-baseline=update"),
     ("against-setup", "against", (), "there is no base to set up; add --gpukern-against=REV"),
+    (
+        "trace",
+        "report",
+        (lambda paths: RUN_FILE in map(suffix_of, paths),),
+        "only a run file keeps it; add --gpukern-report=RUN.json",
+    ),
 )
 """Each row: an option, another that it needs and its values (none: any), and the remedy."""
 
@@ -386,14 +392,6 @@ def _contradictions(
     for name, meant, other, excluded, reason in _EXCLUDING:
         if given(name, *meant) and given(other, *excluded):
             yield name, f"{reason}; drop it or {labels[other]}"
-    forms = {suffix: FORMS[suffix] for suffix in map(suffix_of, values.get("report", ())) if suffix}
-    if given("trace") and not any(
-        suffix == RUN_FILE or form.needs == "trace" for suffix, form in forms.items()
-    ):
-        yield "trace", "only a report keeps it; add --gpukern-report=RUN.json or FILE.trace.json"
-    for suffix, form in forms.items():
-        if form.needs and not given(form.needs):
-            yield "report", f"without --gpukern-{form.needs}, {suffix} has nothing to hold; add that"
     kinds = [FAILURES[kind] for kind in values.get("fail-on", ()) if kind != NOTHING]
     if kinds and given("baseline", "off") and all(kind.needs_record for kind in kinds):
         yield "fail-on", f"there is nothing to compare with; drop it or {labels['baseline']}"

@@ -1,4 +1,4 @@
-"""Tests `--gpukern-trace` on the device, from a run to its table and its timeline."""
+"""Tests `--gpukern-trace` on the device, from a run to its table."""
 
 import json
 
@@ -60,17 +60,8 @@ def test_a_run_keeps_the_copies_and_the_kernel_of_a_case_and_of_a_plain_test(tra
     assert plain["scope"] == "kernel"
     (kernel,) = plain["activities"]
     assert (kernel["grid"], kernel["block"]) == ([4096, 1, 1], [256, 1, 1])
-    for trace in (case, plain):
-        calls = {each["correlation"] for each in trace["calls"]}
-        assert {each["correlation"] for each in trace["activities"]} <= calls
     capfd.readouterr()
     assert main(["report", str(traced), "-k", ""]) == 0
     shown = capfd.readouterr().out
     assert shown.count("[CUDA memcpy HtoD]") == 2
     assert shown.count("[CUDA memcpy DtoH]") == 1
-    output = traced.with_name("run.trace.json")
-    assert main(["report", str(traced), "-o", str(output)]) == 0
-    events = json.loads(output.read_text())["traceEvents"]
-    assert sum(event["ph"] == "s" for event in events) == 5
-    slices = [event for event in events if event["ph"] == "X"]
-    assert all(event["ts"] >= 0 and event["dur"] > 0 for event in slices)

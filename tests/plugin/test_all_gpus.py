@@ -242,8 +242,8 @@ def test_a_run_that_wrote_nothing_is_an_error_whatever_file_is_there(host, round
 
 
 def test_each_gpu_that_is_recorded_has_reports_of_its_own():
-    named = [str(all_gpus._of_gpu(Path(name), "GPU-8d1f0a2c")) for name in ("out/run.json", "t.trace.json")]
-    assert named == ["out/run-GPU-8d1f0a2c.json", "t-GPU-8d1f0a2c.trace.json"]
+    named = [str(all_gpus._of_gpu(Path(name), "GPU-8d1f0a2c")) for name in ("out/run.json", "t.b.csv")]
+    assert named == ["out/run-GPU-8d1f0a2c.json", "t.b-GPU-8d1f0a2c.csv"]
 
 
 def test_one_class_needs_a_physical_cause(host, rounds, monkeypatch):

@@ -218,7 +218,7 @@ def test_a_folder_of_baselines_is_told_and_becomes_a_table(runs, capsys):
     assert [(row["case"], row["median_ns"]) for row in rows] == [(FIRST, "1000.0"), (SECOND, "1000.0")]
     baseline = next((runs / "baselines").iterdir())
     assert report(capsys, baseline, "-o", "a.html")[0] == 0
-    for suffix in (".md", ".json", ".trace.json"):
+    for suffix in (".md", ".json"):
         status, _, complaints = report(capsys, "baselines", "-o", f"a{suffix}")
         assert (status, f"is a baseline, and {suffix} is a report of a run" in complaints) == (2, True)
 

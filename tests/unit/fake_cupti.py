@@ -68,12 +68,6 @@ LaunchCalls = enum.IntEnum(
     start=300,
 )
 """Those of driver_api_trace_cbid that launch kernels; the numbers do not matter."""
-RuntimeCalls = enum.IntEnum(
-    "RuntimeCalls",
-    {"cudaLaunchKernel_v7000": 211, "_RuntimeApiTraceCbid__cudaLaunchKernel_v13000": 700},
-)
-"""Two of runtime_api_trace_cbid, as cupti-python names them."""
-API_CALL_NS = 900
 
 
 class CallbackData(ctypes.Structure):
@@ -139,7 +133,6 @@ class FakeCupti:
     CallbackIdResource = CallbackIdResource
     ApiCallbackSite = ApiCallbackSite
     driver_api_trace_cbid = LaunchCalls
-    runtime_api_trace_cbid = RuntimeCalls
     cuptiError = cuptiError  # noqa: N815
 
     def __init__(self):
@@ -231,8 +224,8 @@ class FakeCupti:
         """External ids on this thread's stack."""
         return list(self._stack(kind))
 
-    def called(self, api=ActivityKind.DRIVER, number=LaunchCalls.cuLaunchKernel):
-        """A thread calls a function of CUDA's API; returns the correlation id of the call."""
+    def launched(self, kind, *, api=ActivityKind.DRIVER, **fields):
+        """An API call puts work on the device; returns what to call with its start and end."""
         correlation = next(self._correlation)
         for external_kind in ExternalCorrelationKind:
             if self._stack(external_kind) and api in self.enabled:
@@ -242,15 +235,8 @@ class FakeCupti:
                     external_id=self._stack(external_kind)[-1],
                     correlation_id=correlation,
                 )
-        start, thread = self.get_timestamp(), threading.get_ident() % 2**32
-        times = {"start": start, "end": start + API_CALL_NS}
-        self._write(api, correlation_id=correlation, cbid=number, thread_id=thread, **times)
-        return correlation
-
-    def launched(self, kind, *, api=ActivityKind.DRIVER, **fields):
-        """An API call puts work on the device; returns what to call with its start and end."""
-        number = LaunchCalls.cuLaunchKernel if api is ActivityKind.DRIVER else 211
-        correlation = self.called(api, number)
+        thread = threading.get_ident() % 2**32
+        self._write(api, correlation_id=correlation, start=self.get_timestamp(), thread_id=thread)
         fields = {"device_id": 0, "context_id": 1, **fields}
         if kind is ActivityKind.CONCURRENT_KERNEL and ActivityKind.KERNEL in self.enabled:
             kind = ActivityKind.KERNEL

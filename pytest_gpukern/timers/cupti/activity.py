@@ -18,19 +18,20 @@ import ctypes
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pytest_gpukern.gpu.kernel_facts import readable
-from pytest_gpukern.gpu.live_threads import threads_by_id
 from pytest_gpukern.timers.timer import TimerUnavailable
 from pytest_gpukern.values.garbage import uncollected
-from pytest_gpukern.values.result import DeviceActivity, HostCall, HostCopy, KernelFacts, Trace
+from pytest_gpukern.values.result import DeviceActivity, HostCopy, KernelFacts
 
 if TYPE_CHECKING:
     import numpy as np
+
+_Read = TypeVar("_Read", "Activity", DeviceActivity)
 
 
 _COPY_KINDS = dict(
@@ -43,8 +44,6 @@ _MEMORY_KINDS = dict(
     )
 )
 """CUpti_ActivityMemoryKind"""
-_ADDED_TO_NAMES = re.compile(r"^_RuntimeApiTraceCbid(?=__)|_v\d{4,}$")
-"""Python's mangling, and the version in cupti-python's names of functions, as in `cudaLaunchKernel_v7000`."""
 OURS = 1
 """The external id of what this plugin launches around the calls; calls have larger ids."""
 _REMEDIES = {
@@ -114,8 +113,6 @@ class ActivityTrace:
         self._windows: list[tuple[int, int, int]] = []  # host's time of a push and its pop, and the call
         self._pushed: list[tuple[int, int]] = []
         self._work: list[Any] = []
-        self._keeps_host_calls = False
-        self._host_calls: list[Any] = []
         self._uncollected = ExitStack()
         self._buffers = RecordBuffers(cupti, self._take)
         self.attempt(self._buffers.register)
@@ -159,67 +156,30 @@ class ActivityTrace:
 
     def close(self) -> list[Activity]:
         """Stops recording and returns the activities by start. The device must be idle."""
-        self._stop()
-        with self._reading():
-            # A float holds nanoseconds since 1970 in steps of 256, so subtract whole numbers.
-            origin = min((record.start for record in self._work), default=0)
-            activities = [self._activity(record, origin) for record in self._work]
-        return sorted(activities, key=lambda activity: activity.start_ns)
+        return self._close(self._activity)
 
-    def record_in_full(self, scope: str, execute: Callable[[], Any], wait: Callable[[], None]) -> Trace:
-        """Executes once and returns all that reports show of it, with the host's calls of CUDA's APIs.
+    def close_in_full(self) -> list[DeviceActivity]:
+        """Closes likewise, and returns what a table of activities shows of each."""
+        return self._close(self._in_full)
 
-        Records of calls slow the host, so no time comes from such an execution. The next recording is again
-        an ordinary one. Kernels are recorded concurrently, so that we see which overlap. The device must be
-        idle.
-        """
-        before = self._follows_threads
-        self._follows_threads = self._keeps_host_calls = True
-        try:
-            self.open(concurrently=True)
-            try:
-                self.push(OURS + 1)
-                execute()
-                self.pop()
-            finally:
-                try:
-                    wait()
-                finally:
-                    self._stop()
-        finally:
-            self._follows_threads, self._keeps_host_calls = before, False
-        with self._reading():
-            ((began, ended, call),) = self._windows
-            work = [record for record in self._work if self._calls.get(record.correlation_id) == call]
-            host_calls = [record for record in self._host_calls if began <= record.start <= ended]
-            origin = min((record.start for record in (*work, *host_calls)), default=0)
-            for part in (work, host_calls):  # a call comes before those that it makes itself
-                part.sort(key=lambda record: (record.start, -record.end))
-            return Trace(
-                scope,
-                tuple(self._in_full(record, origin) for record in work),
-                tuple(self._host_call(record, origin) for record in host_calls),
-            )
-
-    def _stop(self) -> None:
+    def _close(self, read: Callable[[Any, int], _Read]) -> list[_Read]:
         try:
             while self._depth:  # more than one if a call failed
                 self.pop()
             self.attempt(self.cupti.activity_flush_all, 1)
         finally:
             self._disable()
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Has the records of a recording that has ended read, then drops them."""
         try:
             if self._buffers.error is not None:
                 raise self._buffers.error
             self._calls |= self._launched_for_calls()
-            yield
+            # A float holds nanoseconds since 1970 in steps of 256, so subtract whole numbers.
+            origin = min((record.start for record in self._work), default=0)
+            activities = [read(record, origin) for record in self._work]
         except Exception as error:
             raise TimerUnavailable(f"CUPTI's records could not be read: {error}") from error
         self._clear()
+        return sorted(activities, key=lambda activity: activity.start_ns)
 
     def follow_threads(self) -> bool:
         """Also attributes work of other threads and of CUDA's runtime API, from the next recording on.
@@ -263,7 +223,7 @@ class ActivityTrace:
         return int(self.cupti.get_stream_id_ex(context, handle, 0))
 
     def _clear(self) -> None:
-        self._calls, self._launches, self._work, self._host_calls = {}, {}, [], []
+        self._calls, self._launches, self._work = {}, {}, []
         self._windows, self._pushed, self._buffers.error = [], [], None
 
     def _disable(self) -> None:
@@ -298,8 +258,6 @@ class ActivityTrace:
                     self._calls[record.correlation_id] = record.external_id
             elif kind in (kinds.DRIVER, kinds.RUNTIME):
                 self._launches[record.correlation_id] = (record.start, record.thread_id)
-                if self._keeps_host_calls:
-                    self._host_calls.append(record)
             elif kind in self.listeners:
                 self.listeners[kind](record)
             elif kind in (self._kernels, kinds.MEMCPY, kinds.MEMSET):
@@ -328,7 +286,6 @@ class ActivityTrace:
             "device": record.device_id,
             "context": record.context_id,
             "stream": record.stream_id,
-            "correlation": record.correlation_id,
         }
         kinds = self.cupti.ActivityKind
         if record.kind == kinds.MEMCPY:
@@ -353,26 +310,6 @@ class ActivityTrace:
             static_shared_bytes=record.static_shared_memory,
             dynamic_shared_bytes=record.dynamic_shared_memory,
         )
-
-    def _host_call(self, record: Any, origin: int) -> HostCall:
-        api = "driver" if record.kind == self.cupti.ActivityKind.DRIVER else "runtime"
-        known = threads_by_id([record.thread_id])
-        return HostCall(
-            api,
-            self._function_name(api, record.cbid),
-            record.start - origin,
-            record.end - origin,
-            f"{known} ({record.thread_id})" if known else f"thread {record.thread_id}",
-            record.correlation_id,
-        )
-
-    def _function_name(self, api: str, number: int) -> str:
-        """Returns the function with this number, without the CUDA version that CUPTI adds to it."""
-        try:
-            name = getattr(self.cupti, f"{api}_api_trace_cbid")(number).name
-        except (AttributeError, ValueError):  # newer than cupti-python
-            return f"{api} API {number}"
-        return _ADDED_TO_NAMES.sub("", name)
 
 
 def _named(names: Mapping[int, str], kind: int) -> str:
@@ -422,7 +359,7 @@ _KERNEL = (
     *("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers_per_thread"),
     *("static_shared_memory", "dynamic_shared_memory", "local_memory_per_thread", "name"),
 )
-_API_CALL = ("kind", "cbid", "start", "end", "thread_id", "correlation_id")
+_API_CALL = ("kind", "start", "thread_id", "correlation_id")
 _READ = {
     "KERNEL": ("kernel", _KERNEL),
     "CONCURRENT_KERNEL": ("kernel", _KERNEL),

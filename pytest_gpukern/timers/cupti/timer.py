@@ -268,9 +268,10 @@ def proven_trace(runtime: CudaRuntime) -> ActivityTrace:
 
 
 def trace_of(scope: str, iteration: Iteration, stream: Any, *, cold: bool) -> Trace:
-    """Executes once more, from an idle device, and returns what it did; nothing is timed meanwhile.
+    """Executes once more, from an idle device, and returns what the device did; nothing is timed meanwhile.
 
-    The iteration is one of `scope` on a cuda.core stream that was not executed yet.
+    The iteration is one of `scope` on a cuda.core stream that was not executed yet. Kernels are recorded
+    concurrently, so that we see which overlap.
 
     Raises:
         TimerUnavailable: CUPTI cannot be used here; the message says why.
@@ -284,7 +285,13 @@ def trace_of(scope: str, iteration: Iteration, stream: Any, *, cold: bool) -> Tr
     if cold:
         cuda.flush_l2(stream)
     cuda.synchronize()
-    return trace.record_in_full(scope, iteration.run, cuda.synchronize)
+    trace.open(concurrently=True)
+    try:
+        iteration.run()
+        cuda.synchronize()
+    finally:
+        activities = trace.close_in_full()
+    return Trace(scope, tuple(activities))
 
 
 def launching_threads(within_s: float) -> str:

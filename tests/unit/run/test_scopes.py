@@ -302,7 +302,7 @@ def traced(monkeypatch, events):
         events.append("traced")
         iteration.execute()
         events.append("over")
-        return Trace(scope, (), ())
+        return Trace(scope, ())
 
     monkeypatch.setattr("pytest_gpukern.timers.cupti.timer.trace_of", trace_of)
     return asked
@@ -323,7 +323,7 @@ def test_the_scope_that_does_most_is_traced_once_behind_all_that_is_timed(
     result = run(case_of(noting(events)), FakeEnvironment(gpu, settings=settings))
     assert result.correctness is Correctness.PASSED
     assert traced == [(scope, gpu.timed_stream, scope != "transfer")]
-    assert result.trace == Trace(scope, (), ())
+    assert result.trace == Trace(scope, ())
     begins = events.index("traced")
     executed = events[begins + 1 : events.index("over")]
     assert executed == one_call * (2 if scope == "transfer" else 1), "the first fills a hot cache"

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import gc
 import sys
-import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
 from fake_cupti import (
-    API_CALL_NS,
     ActivityKind,
     ExternalCorrelationKind,
     FakeCupti,
     FakeMachine,
-    LaunchCalls,
     Result,
     in_a_thread,
     install,
     recorded,
 )
 
-from pytest_gpukern.gpu.live_threads import threads_by_id
 from pytest_gpukern.timers.cupti import activity as activity_records
 from pytest_gpukern.timers.cupti.activity import OURS, ActivityTrace, activity_trace
 from pytest_gpukern.timers.cupti.timer import proven_trace
 from pytest_gpukern.timers.timer import TimerUnavailable
-from pytest_gpukern.values.result import DeviceActivity, HostCall, HostCopy, KernelFacts
+from pytest_gpukern.values.result import DeviceActivity, HostCopy, KernelFacts
 
 ALWAYS = {ActivityKind.MEMCPY, ActivityKind.MEMSET, ActivityKind.DRIVER, ActivityKind.EXTERNAL_CORRELATION}
 RECORDED = {True: ALWAYS | {ActivityKind.CONCURRENT_KERNEL}, False: ALWAYS | {ActivityKind.KERNEL}}
@@ -373,8 +368,13 @@ def test_a_call_that_pops_an_id_it_did_not_push_says_so_and_recording_ends(cupti
 # one execution in full
 
 
-def in_full(trace, call, wait=lambda: None):
-    return trace.record_in_full("kernel", call, wait)
+def in_full(trace, call):
+    trace.open(concurrently=True)
+    try:
+        call()
+    finally:
+        activities = trace.close_in_full()
+    return activities
 
 
 def test_an_execution_in_full_has_all_that_reports_show_of_it(cupti, machine):
@@ -384,19 +384,15 @@ def test_an_execution_in_full_has_all_that_reports_show_of_it(cupti, machine):
         machine.kernel("_Z3addPf", 1312, grid=(8, 4, 2), registers=40)()
         machine.copy(5000, kind=2, source=3, target=2, size=64)()
 
-    found = in_full(ActivityTrace(), call, machine.synchronize)
-    assert found.scope == "kernel"
+    found = in_full(ActivityTrace(), call)
     where = {"device": 0, "context": 1, "stream": 7}
     copied = {"source": "Pageable", "target": "Device"}
-    assert found.activities == (
-        DeviceActivity("memcpy", "memcpy HtoD", 0, 3000, **where, correlation=1, size_bytes=4096, **copied),
-        DeviceActivity(
-            "memset", "memset", 3500, 4200, **where, correlation=2, size_bytes=256, source="Device"
-        ),
+    assert found == [
+        DeviceActivity("memcpy", "memcpy HtoD", 0, 3000, **where, size_bytes=4096, **copied),
+        DeviceActivity("memset", "memset", 3500, 4200, **where, size_bytes=256, source="Device"),
         DeviceActivity(
             *("kernel", "add(float*)", 4700, 6012),
             **where,
-            correlation=3,
             grid=(8, 4, 2),
             block=(128, 2, 1),
             registers=40,
@@ -406,82 +402,32 @@ def test_an_execution_in_full_has_all_that_reports_show_of_it(cupti, machine):
         DeviceActivity(
             *("memcpy", "memcpy DtoH", 6512, 11_512),
             **where,
-            correlation=4,
             size_bytes=64,
             source="Device",
             target="Pinned",
         ),
-    )
-    thread = f"{threads_by_id([threading.get_ident()])} ({threading.get_ident() % 2**32})"
-    begins = machine.LAUNCH_NS
-    assert found.calls == tuple(
-        HostCall("driver", "cuLaunchKernel", i * begins, i * begins + API_CALL_NS, thread, i + 1)
-        for i in range(4)
-    )
-    assert {type(number) for each in found.activities for number in (each.start_ns, *(each.grid or ()))} == {
-        int
-    }
+    ]
+    assert {type(number) for each in found for number in (each.start_ns, *(each.grid or ()))} == {int}
     assert unused(cupti)
 
 
-@pytest.mark.parametrize(
-    ("api", "number", "name"),
-    [
-        (ActivityKind.DRIVER, LaunchCalls.cuLaunchKernelEx_ptsz, ("driver", "cuLaunchKernelEx_ptsz")),
-        (ActivityKind.DRIVER, 9999, ("driver", "driver API 9999")),
-        (ActivityKind.RUNTIME, 211, ("runtime", "cudaLaunchKernel")),
-        (ActivityKind.RUNTIME, 700, ("runtime", "__cudaLaunchKernel")),
-    ],
-)
-def test_a_call_of_the_host_has_the_name_of_its_function(cupti, api, number, name):
-    (call,) = in_full(ActivityTrace(), lambda: cupti.called(api, number)).calls
-    assert (call.api, call.name) == name
+def test_work_of_other_threads_is_in_it_without_following_them(machine):
+    """Records of runtime calls cost more than all others."""
+    backward = in_a_thread(machine.kernel("backward", api=ActivityKind.RUNTIME))
+    found = in_full(ActivityTrace(), lambda: (backward(), machine.kernel("own")()))
+    assert [each.name for each in found] == ["backward", "own"]
 
 
-def test_calls_and_work_outside_the_execution_are_not_in_its_trace(cupti, machine):
-    """Such as what waits for the device behind it."""
-    late = in_a_thread(machine.kernel("late"))
+def test_an_execution_that_fails_leaves_nothing_to_the_next_recording(cupti, machine):
+    def fails():
+        machine.kernel("failing")()
+        raise KeyError("of the call")
 
-    def wait():
-        machine.now += 1
-        late()
-        cupti.called()
-        machine.synchronize()
-
-    found = in_full(ActivityTrace(), machine.kernel("own"), wait)
-    assert [each.name for each in found.activities] == ["own"]
-    assert [each.correlation for each in found.calls] == [1]
-
-
-def test_work_and_calls_of_the_executions_other_threads_are_in_its_trace(machine):
-    def call():
-        in_a_thread(machine.kernel("backward", api=ActivityKind.RUNTIME))()
-        machine.kernel("own")()
-
-    found = in_full(ActivityTrace(), call)
-    assert [each.name for each in found.activities] == ["backward", "own"]
-    assert [each.api for each in found.calls] == ["runtime", "driver"]
-    assert len({each.thread for each in found.calls}) == 2
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_only_an_execution_in_full_costs_the_records_of_it(cupti, machine, fails):
-    """What is timed afterwards is recorded as before, whatever became of the execution."""
-    trace, enabled = ActivityTrace(), []
-
-    def call():
-        machine.kernel()()
-        enabled.append(set(cupti.enabled))
-        if fails:
-            raise KeyError("of the call")
-
-    with pytest.raises(KeyError) if fails else nullcontext():
-        in_full(trace, call)
+    trace = ActivityTrace()
+    with pytest.raises(KeyError):
+        in_full(trace, fails)
     assert unused(cupti)
-    cupti.longer[ActivityKind.DRIVER] = 16  # an error if such records were read
-    (found,) = recorded(trace, lambda: (machine.kernel()(), enabled.append(set(cupti.enabled))))
-    assert enabled == [RECORDED[True] | {ActivityKind.RUNTIME}, RECORDED[True]]
-    assert found.kernel.shared_bytes == 4160
+    assert [found.name for found in recorded(trace, machine.kernel("next"))] == ["next"]
 
 
 # buffers, and layouts of records

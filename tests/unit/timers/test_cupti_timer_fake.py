@@ -601,8 +601,7 @@ def test_a_trace_is_of_the_execution_and_not_of_what_prepares_it(at_home, cold):
     assert trace.scope == "launch"
     (own,) = trace.activities
     assert (own.name, own.end_ns - own.start_ns) == ("own", 1000)
-    assert own.start_ns == 0, "on an idle device it begins with the call that launches it"
-    assert len(trace.calls) == 1
+    assert own.start_ns == 0
     assert flushed == ([stream] if cold else [])
     assert unused(machine)
 

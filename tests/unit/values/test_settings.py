@@ -131,11 +131,18 @@ def test_a_blank_reason_is_none():
     assert message.startswith("--gpukern-baseline=update: say why times changed")
 
 
-@pytest.mark.parametrize("option", ["simulator=always", "backend=host"])
-def test_a_trace_of_a_run_without_a_gpu_is_refused(option):
-    name, _, value = option.partition("=")
-    with pytest.raises(SettingsError, match=rf"--gpukern-trace: .*; drop it or --gpukern-{option}"):
-        read(benchmark=True, given={"trace": True, "report": ["run.json"], name: value})
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ({"simulator": "always"}, "drop it or --gpukern-simulator=always"),
+        ({"backend": "host"}, "drop it or --gpukern-backend=host"),
+        ({"report": ["a.html", "a.csv"]}, "add --gpukern-report=RUN.json"),
+    ],
+)
+def test_a_trace_needs_a_gpu_and_a_run_file(options, remedy):
+    message = refused(benchmark=True, given={"trace": True, "report": ["run.json"], **options})
+    assert message.startswith("--gpukern-trace: ")
+    assert message.endswith(remedy)
 
 
 def test_a_random_seed_is_another_each_time():
@@ -182,7 +189,7 @@ def test_paths_are_relative_to_whoever_wrote_them(text, given, ini, monkeypatch)
 
 
 def test_the_run_file_is_the_first_report_that_holds_the_whole_run():
-    named = ["t.trace.json", "a.html", "b.json", "c.json"]
+    named = ["a.html", "b.json", "c.json"]
     assert read(ini={"report": named}).run_file == ROOT / "b.json"
     assert read(given={"report": ["a.html"]}).run_file is None
 
@@ -285,8 +292,7 @@ CONTRADICTIONS = [
     (False, {"all": True}, {}, "add --gpu-benchmark"),
     (False, {"sessions": "3"}, {}, "add --gpu-benchmark"),
     (False, {"trace": True}, {}, "add --gpu-benchmark"),
-    (True, {"trace": True}, {}, "only a report keeps it; add --gpukern-report=RUN"),
-    (True, {"report": ["t.trace.json"]}, {}, "without --gpukern-trace"),
+    (True, {"trace": True}, {}, "only a run file keeps it; add --gpukern-report=RUN"),
     (False, {"report": ["a.json", "b.txt"]}, {}, "end it in ."),
     (False, {"report": [""]}, {}, "names no form of a report"),
     (False, {"size": "huge", "simulator": "always"}, {}, "never end in the simulator"),
