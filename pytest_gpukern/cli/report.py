@@ -93,12 +93,11 @@ def _refuse_impossible(output: Path | None, files: Sequence[Path]) -> None:
     suffix = None if output is None else suffix_of(output)
     if output is not None and suffix is None:
         problem = f"{output} names no form of a report: end it in {', '.join(suffixes())}"
-    form = FORMS[suffix] if suffix is not None else None
-    if form and not form.several and len(files) > 1:
-        problem = f"{suffix} is a report of one run, and {len(files)} are given"
-    baseline = next(filter(is_baseline, files), None) if form and not form.of_baselines else None
-    if baseline is not None:
-        problem = f"{baseline} is a baseline, and {suffix} is a report of a run"
+    if suffix is not None and not FORMS[suffix].several:
+        if len(files) > 1:
+            problem = f"{suffix} is a report of one run, and {len(files)} are given"
+        if baseline := next(filter(is_baseline, files), None):
+            problem = f"{baseline} is a baseline, and {suffix} is a report of a run"
     if problem is not None:
         raise exits.RefusedError(problem, exits.USAGE)
 

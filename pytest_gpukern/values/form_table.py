@@ -17,8 +17,7 @@ class ReportForm(NamedTuple):
             `RunResults`, or for a list of them if `several`, and may raise `run.EmptyReportError`. That of
             another form is given a `RunReport` and pytest's configuration; it raises `FileError` if it cannot
             write.
-        several: whether one file may hold several runs.
-        of_baselines: whether it can be made of a baseline file as well.
+        several: whether one file may hold several runs, and baselines.
         fields: of the `RunReport`; the form is made where one of them holds something.
         variables: of the environment; one of them must be set, if there are any.
         in_summary: it is part of pytest's summary, which is made after all others and tells of them.
@@ -27,7 +26,6 @@ class ReportForm(NamedTuple):
     function: str
     holds: str = ""
     several: bool = True
-    of_baselines: bool = True
     fields: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     in_summary: bool = False
@@ -41,7 +39,6 @@ FORMS: dict[str, ReportForm] = {
         "pytest_gpukern.report.run_file:run_text",
         "the whole run, which `gpukern report`, `compare` and `baseline merge` read",
         several=False,
-        of_baselines=False,
     ),
     ".html": ReportForm(
         "pytest_gpukern.report.html:page", "a page with tables and plots, which loads nothing"
@@ -50,7 +47,6 @@ FORMS: dict[str, ReportForm] = {
         "pytest_gpukern.report.markdown:comment",
         "a comment for a pull request, of at most 65,536 characters",
         several=False,
-        of_baselines=False,
     ),
     ".csv": ReportForm("pytest_gpukern.report.csv_table:csv_text", "a table with a row for each measurement"),
     "pytest-benchmark": ReportForm("pytest_gpukern.benchmark_interop.publishing:write", fields=("results",)),
