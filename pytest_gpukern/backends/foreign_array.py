@@ -316,7 +316,7 @@ def why_untrusted(value: Any) -> str | None:
     if _is_derived(value) and not _is_of_a_library(value):
         why = "a subclass of an array, which may compute when it is read"
         return f"{_named(value)}, {why}: return a plain array"
-    converting = (*_CONVERTING, "get") if hasattr(value, "shape") else _CONVERTING[:1]
+    converting = (*_CONVERTING, "get") if hasattr(value, "shape") else _CONVERTING[:-2]
     unknown = f"{_named(value)}, which {_UNKNOWN}: return a plain array"
     return unknown if _may_compute(value, converting) else None
 
@@ -324,7 +324,7 @@ def why_untrusted(value: Any) -> str | None:
 _HOLD_VALUES = {"PIL", "cudf", "cupyx", "jax", "jaxlib", "ml_dtypes", "numpy", "paddle", "pandas", "polars"}
 _HOLD_VALUES |= {"pyarrow", "scipy", "tensorflow", "warp", *sys.stdlib_module_names}
 """Packages whose arrays hold their values when a call has returned them, besides those of backends."""
-_CONVERTING = ("__array__", "copy_to_host", "detach")
+_CONVERTING = ("__array__", "__array_interface__", "__array_struct__", "__buffer__", "copy_to_host", "detach")
 _UNKNOWN = "is of an unknown class and may compute when it is read"
 _STORED = (dict, types.GetSetDescriptorType, types.MemberDescriptorType)
 
@@ -350,7 +350,15 @@ def _may_compute(value: Any, converting: tuple[str, ...]) -> bool:
     tells = isinstance(inspect.getattr_static(value, "__array_interface__", None), _STORED)
     for name in ("__cuda_array_interface__", "__dlpack_device__"):
         tells |= inspect.getattr_static(value, name, None) is not None
-    return (not tells or _is_derived(value)) and any(hasattr(value, name) for name in converting)
+    return (not tells or _is_derived(value)) and any(_offers(value, name) for name in converting)
+
+
+def _offers(value: Any, name: str) -> bool:
+    """Returns whether a value has an attribute; to ask for a property of NumPy's would compute it."""
+    static = inspect.getattr_static(value, name, None)
+    if name == "__buffer__":  # one in C tells its memory
+        return inspect.isfunction(static)
+    return static is not None or (not name.startswith("__") and hasattr(value, name))
 
 
 def _copy_from_device(host: np.ndarray[Any, Any], pointer: int) -> None:

@@ -39,24 +39,25 @@ _MOST_REACHED = 1000
 
 
 def captured_by(value: Any, place: str = "") -> Iterator[Argument]:
-    """Yields what a callable or another object can reach, each with its place; items, and no containers.
+    """Yields what a callable or another object can reach, each with its place.
 
-    We look into functions and objects that it reaches, but not into those of libraries.
+    We look into containers, functions and objects that it reaches, but not into those of libraries.
     """
     todo, seen = [Argument(place, value)], {id(value)}
     for one in todo:  # which grows
         for reached in held_by(*one):
-            is_long = isinstance(reached.value, (tuple, list, dict)) and len(reached.value) > _MOST_REACHED
-            for leaf in () if is_long else leaves(*reached):
-                if id(leaf.value) not in seen and len(seen) < _MOST_REACHED:
-                    seen.add(id(leaf.value))
-                    todo += [] if _is_of_a_library(leaf.value) else [leaf]
-                    yield leaf
+            if id(reached.value) not in seen and len(seen) < _MOST_REACHED:
+                seen.add(id(reached.value))
+                todo += [] if _is_opaque(reached.value) else [reached]
+                yield reached
 
 
 def held_by(place: str, value: Any) -> Iterator[Argument]:
-    """Yields what an object holds itself: a function's closure, the globals that it names, its defaults; the
-    arguments of a partial; the object of a method; attributes."""
+    """Yields what an object holds itself: items, attributes, also of its class and of a method's object; the
+    arguments of a partial; a function's closure, defaults, attributes, and the globals that it names."""
+    if isinstance(value, (tuple, list, set, frozenset, dict)):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        yield from (Argument(f"{place}[{key!r}]", item) for key, item in items)
     if isinstance(value, functools.partial):
         yield from (Argument(f"partial argument {n}", held) for n, held in enumerate(value.args))
         yield from map(Argument._make, value.keywords.items())
@@ -67,34 +68,51 @@ def held_by(place: str, value: Any) -> Iterator[Argument]:
         yield Argument(place or "self", value.__self__)
         yield from held_by(place or "self", value.__self__)
         value = value.__func__
-    if not inspect.isfunction(value):
-        named = {**getattr(value, "__dict__", {})}
-        slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
-        named |= {name: getattr(value, name) for name in slots if hasattr(value, name)}
-        yield from (Argument(f"{place}.{name}".removeprefix("."), held) for name, held in named.items())
-        value = type(value).__call__ if callable(value) else None
-        if not inspect.isfunction(value):
-            return
-    names = value.__globals__
-    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+    named = dict(getattr(value, "__dict__", {}))
+    for kind in () if inspect.isfunction(value) or _is_of_a_library(type(value)) else type(value).__mro__:
+        named = {**({} if _is_of_a_library(kind) else vars(kind)), **named}
+    for name, held in named.items():
+        if inspect.ismemberdescriptor(held) and hasattr(value, name):
+            held = getattr(value, name)
+        yield Argument(f"{place}.{name}".removeprefix("."), getattr(held, "__func__", held))
+    if inspect.isfunction(value):
+        yield from _named_in(value)
+
+
+def _named_in(function: Any) -> Iterator[Argument]:
+    names = function.__globals__
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # not assigned yet
             yield Argument(name, cell.cell_contents)
-    codes = [value.__code__]
+    codes = [function.__code__]
     for code in codes:  # a lambda within is reached, too
         codes += filter(inspect.iscode, code.co_consts)
-        yield from (Argument(name, names[name]) for name in code.co_names if name in names)
-    defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+        for name in filter(names.__contains__, code.co_names):
+            yield Argument(name, names[name])
+            if inspect.ismodule(names[name]):
+                there = vars(names[name])
+                yield from (
+                    Argument(f"{name}.{each}", there[each]) for each in code.co_names if each in there
+                )
+    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
     yield from (Argument("default", held) for held in defaults)
 
 
-def _is_of_a_library(value: Any) -> bool:
-    """Says whether we look into nothing of a value: a module, a class, an array, what a library defines."""
-    kernel = inspect.getattr_static(value, "py_func", None)
-    owner = value if inspect.isroutine(value) else type(value)
-    if isinstance(value, (functools.partial, SimpleNamespace)) or inspect.isfunction(kernel):
+def _is_opaque(value: Any) -> bool:
+    """Says whether we look into nothing of a value: a module, an array, what a library defines."""
+    if isinstance(value, (tuple, list, set, frozenset, dict)):
+        return len(value) > _MOST_REACHED
+    if isinstance(value, (functools.partial, SimpleNamespace)):
         return False
-    if inspect.ismodule(value) or inspect.isclass(value) or may_be_array(value):
+    if inspect.isfunction(inspect.getattr_static(value, "py_func", None)):
+        return False
+    if inspect.ismodule(value) or may_be_array(value):
         return True
+    return _is_of_a_library(value if inspect.isroutine(value) or inspect.isclass(value) else type(value))
+
+
+def _is_of_a_library(owner: Any) -> bool:
+    """Says whether a class or a function is not the user's."""
     name = getattr(owner, "__module__", None) or ""
     file = getattr(sys.modules.get(name), "__file__", None) or ""
     top = name.partition(".")[0]

@@ -230,9 +230,8 @@ class CheckedCalls(Launch):
         for key, region in marker.written.items():
             for name, _ in named("written", [key]):
                 self._declare_region(name, region, outputs.get(name))
-        rest = [
-            leaf for name, value in arguments_of(self._function, args, kwargs) for leaf in leaves(name, value)
-        ]
+        given = arguments_of(self._function, args, kwargs)
+        rest = [leaf for name, value in given for leaf in leaves(name, value)]
         arrays = {name: (value, users_array(value)) for name, value in rest if name not in outputs}
         in_place = {f"the output {name}": output.array for name, output in outputs.items() if output.updates}
         self.inputs = {
@@ -241,9 +240,8 @@ class CheckedCalls(Launch):
             if array is not None and not any(array.overlaps(other) for other in in_place.values())
         }
         if self._declares and not repeats:
-            others = {name: value for name, (value, array) in arrays.items() if array is None}
             known = [*(output.array for output in outputs.values()), *self.inputs.values()]
-            self._captured = self._captured_inputs(others, known)
+            self._captured = self._captured_inputs(dict(given), known)
         self._given = [output.value for output in outputs.values()]
         self._given += [value for value, array in arrays.values() if array]
         self._scalars = tuple(_comparable(value) for value, array in arrays.values() if array is None)
@@ -409,7 +407,6 @@ class CheckedCalls(Launch):
         earlier = {name: output for name, output in self.seen.outputs.items() if not output.declared}
         results: dict[str, UsersArray] = {}
         renewed: dict[str, UsersArray] = {}
-        is_new = False
         self.results, self.renewed, self._returned = results, renewed, {}
         self.held = {
             f"{name} of an earlier call, which is still held": earlier[name].array for name in earlier
@@ -417,7 +414,6 @@ class CheckedCalls(Launch):
         for name, value in leaves("returned", returned):
             array = users_array(value)
             if array is None:
-                is_new |= value is not None
                 continue
             self._returned[name] = array
             given = any(value is argument for argument in self._given)
@@ -445,8 +441,6 @@ class CheckedCalls(Launch):
         self._returns_new = bool(renewed) or any(name not in earlier for name in results)
         if self._returns_new:
             self.notes.update(dict.fromkeys(self._not_poisoned))
-        may_write = not self._declares and any(not of.read_only for of in self.inputs.values())
-        self.seen.unpoisoned = self._fixed and may_write and not (is_new or results)
 
     def _note_view(self, name: str, array: UsersArray, argument: str) -> None:
         """Notes a returned view of a whole argument: the call wrote it, or computed nothing."""
@@ -626,7 +620,7 @@ class SeenOutputs:
     Attributes:
         given_empty: whether a call was given an empty array, so its outputs may be empty.
         given_floats: dtypes of the float and complex arrays that calls read.
-        unpoisoned: whether a call was given arrays that it may write, declares none and returned nothing new.
+        unpoisoned: whether the test verified an array, though its calls declared none and returned none.
     """
 
     def __init__(self, determinism: Determinism | None, *, fixed: bool) -> None:
@@ -660,12 +654,14 @@ class SeenOutputs:
         return None
 
     def overwritten(self, name: str | None, actual: Any) -> str | None:
-        """Says that `actual` lies in an output that the test has changed since the last call, or None."""
-        array, output = users_array(actual), self.outputs.get(name or "")
-        if array is None or output is None or not array.overlaps(output.array) or not output.changed:
-            return None
-        remedy = f"verify {name}, or a copy of it, before the test changes it"
-        return f"{name} was changed after the last call, so this is not what the call left: {remedy}"
+        """Says that `actual` is what the test has made of an output since the last call, or returns None."""
+        array = users_array(actual)
+        for other, output in self.outputs.items():
+            copied = other == name and output.last is None
+            if (copied or (array is not None and array.overlaps(output.array))) and output.changed:
+                remedy = f"verify {other}, or a copy of it, before the test changes it"
+                return f"{other} was changed after the last call, so this is not what the call left: {remedy}"
+        return None
 
     @property
     def never_compared(self) -> tuple[str, ...]:
@@ -770,12 +766,14 @@ class ReferenceCheck:
         error: distance from the reference; None if the shapes differ.
         doubts: why this proves less than it seems, in words: what else would pass within these bounds, that
             the output is narrower than what the call read, or that the test has changed it.
+        counts: whether it says something of what a call left.
     """
 
     name: str
     diagnosis: Diagnosis | None
     error: OutputError | None = None
     doubts: tuple[str, ...] = ()
+    counts: bool = True
 
 
 def check_against_reference(
@@ -813,7 +811,7 @@ def check_against_reference(
     seen = seen or SeenOutputs(None, fixed=True)
     known = seen.name_of(actual, on_host)
     overwritten = seen.overwritten(known, actual)
-    known = known if overwritten is None else None
+    known, counts = (known, counts) if overwritten is None else (None, False)
     poisoned = known is not None and seen.outputs[known].poisoned
     if known is not None and seen.outputs[known].declared:
         name = known
@@ -835,6 +833,7 @@ def check_against_reference(
         diagnosis = diagnosis or seen.diagnose_others(known, reference, tolerance)
     if counts:
         seen.note_compared(known, actual, on_host)
+        seen.unpoisoned |= not seen.outputs and on_host.size > 1 and users_array(actual) is not None
     error = dataclasses.replace(comparison.error, bits=bits, determinism=determinism)
     loose = narrower = None
     if asks_what_else and diagnosis is None:
@@ -844,7 +843,7 @@ def check_against_reference(
         if reference.any():
             loose = passes_zeros(name, reference, on_host.dtype, tolerance) or loose
     doubts = tuple(filter(None, (overwritten, loose, narrower)))
-    return ReferenceCheck(name, diagnosis, error, doubts)
+    return ReferenceCheck(name, diagnosis, error, doubts, counts)
 
 
 def _narrower(name: str, dtype: object, given: set[Any]) -> str | None:

@@ -187,7 +187,10 @@ def growth(architecture: str, now: CompiledCode, before: CompiledCode | None) ->
 def _pairs(
     now: Sequence[KernelFacts], before: Sequence[KernelFacts]
 ) -> Iterator[tuple[KernelFacts, KernelFacts]]:
-    """Yields kernels with what is on record of them: by place where all names agree, else by name."""
+    """Yields kernels with what is on record of them: by place where all names agree, else by name.
+
+    As many new names as are gone are new names of the same kernels, in their order.
+    """
     if [kernel.name for kernel in now] == [kernel.name for kernel in before]:
         yield from zip(now, before, strict=True)
         return
@@ -195,6 +198,11 @@ def _pairs(
         old = next((other for other in before if other.name == kernel.name), None)
         if old is not None:
             yield kernel, old
+    new, gone = (
+        [kernel for kernel in some if all(kernel.name != other.name for other in others)]
+        for some, others in ((now, before), (before, now))
+    )
+    yield from zip(new, gone, strict=True) if len(new) == len(gone) else ()
 
 
 def _changes(now: Sequence[KernelFacts], before: Sequence[KernelFacts]) -> Iterator[str]:

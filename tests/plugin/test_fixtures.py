@@ -115,11 +115,12 @@ def test_calls_are_measured_checked_and_refused(plain, pytester):
     assert found["wrong_after_timing"]["correctness"] == found["wrong"]["correctness"] == "INCORRECT"
     late = "check after timing: only the first call was right"
     assert found["wrong_after_timing"]["diagnosis"].startswith(late)
-    assert (found["right"]["correctness"], found["right"]["notes"]) == ("PASSED", [])
+    (note,) = found["right"]["notes"]
+    assert (found["right"]["correctness"], note["about"]) == ("PASSED", "unpoisoned")
     answers = {name: each["correctness"] for name, each in found.items() if name.startswith("answer")}
     assert {each for name, each in answers.items() if "[True" in name} == {"PASSED"}
     assert {each for name, each in answers.items() if "[False" in name or "[no" in name} == {"INCORRECT"}
-    (note,) = found["loose_bounds"]["notes"]
+    note, _ = found["loose_bounds"]["notes"]
     assert note["text"].startswith(
         "output: rtol=0.01, atol=0 would pass float16 too: its values are at most "
     )

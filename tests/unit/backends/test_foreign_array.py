@@ -187,6 +187,9 @@ class OfItsMemory:
     [
         {"__array__": computes},
         {"__array__": computes, "__array_interface__": property(computes)},
+        {"__array_interface__": property(computes)},
+        {"__array_struct__": property(computes)},
+        {"__buffer__": computes},
         {"__array__": computes, "__array_interface__": functools.cached_property(computes)},
         {"get": computes, "shape": (3,)},
         {"detach": computes, "shape": (3,)},

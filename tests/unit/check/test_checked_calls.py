@@ -191,6 +191,10 @@ def names_a_global(x):
     return lambda out: change(NAMED.x, out)
 
 
+def names_its_own(out):
+    change(names_its_own.x, out)
+
+
 @pytest.mark.parametrize(
     "reaching",
     {
@@ -205,6 +209,8 @@ def names_a_global(x):
         "attribute of a method's object": lambda x: (Holder(x).__call__,),
         "attribute of an argument": lambda x: (lambda held, out: change(held.x, out), Holder(x)),
         "dataclass": lambda x: (lambda held, out: change(held.x, out), Given(x)),
+        "attribute of a class": lambda x: (type("Kept", (Holder,), {"x": x, "__init__": object.__init__})(),),
+        "attribute of a function": lambda x: (vars(names_its_own).update(x=x) or names_its_own,),
         "object in a list": lambda x: (lambda several, out: change(several[0].x, out), [Holder(x)]),
     }.values(),
 )
@@ -217,6 +223,9 @@ def test_an_input_that_is_written_is_found_however_the_call_reaches_it(reaching)
 def test_what_a_call_reaches_may_be_read_be_its_output_and_belong_to_a_library():
     out, kept = np.empty(9), np.ones(9)
     checked(lambda into: (np.copyto(out, kept), np.copyto(into, out)), out, outputs=("into",))
+    around = []
+    around.append(around)
+    checked(lambda into: around and np.copyto(into, kept), out, outputs=("into",))
     counter = functools.partial(lambda log, x, out: (log.append(1), double(x, out)), [], X)
     checked(counter, out, outputs=(0,))
     function = lambda given: np.copyto(given.x, kept)  # noqa: E731

@@ -124,8 +124,13 @@ CHANGES = [
     ({"instructions": DOUBLES, "code_bytes": 9}, "FP64 instructions 0 → 1, FP32 instructions 2 → 1", True),
     ({"instructions": (("fp32", 9), ("load", 1))}, "FP32 instructions 2 → 9", False),
     ({"machine_code_sha256": "code:cafe"}, "other instructions, the same resources", False),
-    ({"name": "more", "spill_bytes": 8}, "new: kernel more, gone: kernel scale", False),
+    ({"name": "more"}, "new: kernel more, gone: kernel scale", False),
 ]
+
+
+def test_a_kernel_of_a_new_name_is_compared_with_the_one_that_is_gone():
+    (found,) = grown(code(name="more", spill_bytes=8), code())
+    assert found.text == "more sm_90: new: kernel more, gone: kernel scale, spills 0 → 8 B"
 
 
 @pytest.mark.parametrize(("changes", "told", "grew"), CHANGES)
