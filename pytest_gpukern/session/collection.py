@@ -338,6 +338,7 @@ def _known_cases(
     """Returns the cases of all selected files by baseline; problems count at all sizes."""
     from pytest_gpukern.baseline.store import KnownCases
     from pytest_gpukern.problems.cases import cases_of
+    from pytest_gpukern.run.call_subject import case_of_test
     from pytest_gpukern.run.case_subject import scopes_of
 
     settings, environment = settings_of(config), environment_of(config)
@@ -346,6 +347,8 @@ def _known_cases(
     for item in items:
         declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
         info = None if declared is not None and declared[1] else measured_case(config, item)
+        if info is None and declared is None and not whole:  # it may have measured something once
+            info = case_of_test(item.nodeid, Path(item.path), config.rootpath)
         if info is None:
             continue
         folder, case = str(settings.baseline_dir or info.baseline_dir), case_of(item)

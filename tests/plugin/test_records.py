@@ -246,6 +246,10 @@ def test_what_is_on_record_of_a_folder_that_measures_nothing_any_more_is_missing
     gone = MISSING.format("1 recorded case", GONE_FROM.format("top/a/baselines", "test_a"))
     result = run(*options.split())
     assert (result.ret, missing_in(result)) == (int(missing), [gone] * missing)
+    if how == "stripped":  # and so it is if the test is named
+        result = run("top/a/test_a.py::test_it")
+        (told,) = missing_in(result)
+        assert (result.ret, "its test measured nothing (test_a/test_it)" in told) == (1, True)
 
 
 def test_a_variant_whose_library_no_longer_imports_is_missing_and_a_new_one_is_not(
