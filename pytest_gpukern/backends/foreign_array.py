@@ -313,7 +313,7 @@ def why_untrusted(value: Any) -> str | None:
         return lazy
     if hasattr(value, "detach") and any(getattr(value, flag, bool)() for flag in ("is_conj", "is_neg")):
         return f"{_named(value)} that a flag conjugates or negates: return its resolve_conj().resolve_neg()"
-    if _is_derived(value) and not _is_of_a_library(value):
+    if _is_derived(value) and not _holds_its_values(value):
         why = "a subclass of an array, which may compute when it is read"
         return f"{_named(value)}, {why}: return a plain array"
     converting = (*_CONVERTING, "get") if hasattr(value, "shape") else _CONVERTING[:-2]
@@ -329,7 +329,7 @@ _UNKNOWN = "is of an unknown class and may compute when it is read"
 _STORED = (dict, types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
-def _is_of_a_library(value: Any) -> bool:
+def _holds_its_values(value: Any) -> bool:
     package = type(value).__module__.partition(".")[0]
     return package in _HOLD_VALUES or package in cuda_packages()
 
@@ -345,7 +345,7 @@ def _may_compute(value: Any, converting: tuple[str, ...]) -> bool:
     On the host its interface must be stored, since a property of Python's may compute. Many libraries have
     one for device memory, where a call that launches nothing is INVALID. We trust DLPack.
     """
-    if isinstance(value, (numbers.Number, ctypes.Array)) or _is_of_a_library(value):
+    if isinstance(value, (numbers.Number, ctypes.Array)) or _holds_its_values(value):
         return False
     tells = isinstance(inspect.getattr_static(value, "__array_interface__", None), _STORED)
     for name in ("__cuda_array_interface__", "__dlpack_device__"):
@@ -428,7 +428,7 @@ def to_host(value: Any) -> np.ndarray[Any, Any]:
 
     if hasattr(value, "__dask_graph__"):
         value = value.compute(scheduler="synchronous")
-    lies = None if _is_of_a_library(value) else users_array(value)  # whose own methods may compute
+    lies = None if _holds_its_values(value) else users_array(value)  # whose own methods may compute
     if lies is not None:
         value = lies.values(lies.fetch())
     elif hasattr(value, "copy_to_host"):  # Numba

@@ -35,7 +35,7 @@ def arguments_of(
 
 
 _MOST_REACHED = 1000
-"""Objects that we look into, and items of a container; more are data of a program, and no arguments."""
+"""We look into so many objects at most, and into no container with more items: it holds a program's data."""
 
 
 def captured_by(value: Any, place: str = "") -> Iterator[Argument]:

@@ -16,7 +16,17 @@ import pytest
 
 from pytest_gpukern.backends.backend import missing_library
 from pytest_gpukern.code.disassembly import DisassemblyError, Store, facts, require_tools
-from pytest_gpukern.code.launches import CannotBeKnown, DoesNotCompile, Launch, StandIn
+from pytest_gpukern.code.launches import (
+    DEVICE_NAME,
+    DEVICE_UUID,
+    L2_BYTES,
+    MEMORY_BYTES,
+    MULTIPROCESSORS,
+    CannotBeKnown,
+    DoesNotCompile,
+    Launch,
+    StandIn,
+)
 from pytest_gpukern.gpu.fingerprint import library_versions
 from pytest_gpukern.gpu.kernel_facts import autotuned
 from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error, torch_wants_gpu
@@ -50,9 +60,9 @@ class NotCovered(Exception):  # noqa: N818
 class _Device:
     """Is `gpu_device`: an H200, as libraries tell host code, of the architecture that is compiled for."""
 
-    index, name, uuid = 0, "NVIDIA H200", "GPU-00000000-0000-0000-0000-000000000000"
-    memory_total_bytes = memory_free_bytes = 141 * 10**9
-    multiprocessor_count, l2_bytes, is_simulated = 132, 60 << 20, False
+    index, name, uuid, mig_profile, is_simulated = 0, DEVICE_NAME, DEVICE_UUID, None, False
+    memory_total_bytes = memory_free_bytes = MEMORY_BYTES
+    multiprocessor_count, l2_bytes = MULTIPROCESSORS, L2_BYTES
 
     def __init__(self, architectures: tuple[str, ...]) -> None:
         self._architectures = architectures

@@ -24,7 +24,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pytest_gpukern.code.launches import CannotBeKnown, Compiled, DoesNotCompile, Launch, require
+from pytest_gpukern.code.launches import (
+    DEVICE_NAME,
+    MEMORY_BYTES,
+    MULTIPROCESSORS,
+    CannotBeKnown,
+    Compiled,
+    DoesNotCompile,
+    Launch,
+    require,
+)
 from pytest_gpukern.gpu.kernel_facts import configuration
 from pytest_gpukern.problems.call_by_name import place_of
 from pytest_gpukern.values.note import DEVICE_OF_TENSORS
@@ -35,11 +44,11 @@ _REMEDY = "pip install 'pytest-gpukern[triton]'"
 # What host code is told about the device, whatever is compiled for: figures of an H200 (SXM).
 _CAPABILITY = (9, 0)
 _PROPERTIES = {  # PyTorch's names and Triton's
-    "name": "NVIDIA H200",
+    "name": DEVICE_NAME,
     "major": _CAPABILITY[0],
     "minor": _CAPABILITY[1],
-    "total_memory": 141 * 10**9,
-    "multi_processor_count": 132,
+    "total_memory": MEMORY_BYTES,
+    "multi_processor_count": MULTIPROCESSORS,
     "max_threads_per_multi_processor": 2048,
     "regs_per_multiprocessor": 65536,
     "shared_memory_per_block": 48 << 10,
@@ -48,7 +57,7 @@ _PROPERTIES = {  # PyTorch's names and Triton's
     "warp_size": 32,
     "max_shared_mem": 227 << 10,
     "max_num_regs": 65536,
-    "multiprocessor_count": 132,
+    "multiprocessor_count": MULTIPROCESSORS,
     "warpSize": 32,
 }
 _MOST_SHARED_KB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99}

@@ -131,7 +131,6 @@ class Dataset:
 
     @property
     def output_bytes(self) -> int:
-
         return sum(spec.nbytes for spec in self.specs.values())
 
     @property

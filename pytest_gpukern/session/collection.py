@@ -325,7 +325,8 @@ def _note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, 
         config.getoption("lf", False),
         session.testsfailed,  # not all files could be collected
     )
-    known = _known_cases(config, items, whole=(whole := not any(is_a_part)))
+    whole = not any(is_a_part)
+    known = _known_cases(config, items, whole=whole)
     if hasattr(config, "workeroutput"):
         config.workeroutput[KNOWN_CASES_OF_A_WORKER] = [vars(cases) for cases in known], whole
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 import signal
@@ -361,8 +362,12 @@ class Controller:
     def _known(self) -> tuple[KnownCases, ...]:
         return self._config.stash.get(KNOWN_CASES, ((), False))[0]
 
+    @functools.cached_property
     def _known_and_left(self) -> list[KnownCases]:
-        """Returns the cases of the selected files, and of a run of everything the baselines left behind."""
+        """The cases of the selected files, and of a run of everything the baselines left behind.
+
+        It is asked for only when all is collected, and it walks the folders of the run.
+        """
         known, whole = self._config.stash.get(KNOWN_CASES, ((), False))
         left = left_by_files(self._config, known, self._skipped_files, self._model_keys) if whole else ()
         return [*known, *left]
@@ -380,7 +385,7 @@ class Controller:
     def _missing(self) -> list[str]:
         store, devices = environment_of(self._config).store, {device_uuid(self._config) or "", *self._cards}
         why: dict[str, set[str]] = {}
-        for cases, model_key in self._by_model(self._known_and_left()):
+        for cases, model_key in self._by_model(self._known_and_left):
             with contextlib.suppress(FileError):  # reported elsewhere
                 recorded = store.on_record(cases, model_key, devices)
                 for test in cases.tests.keys() & self._unmeasured.keys():
@@ -474,7 +479,7 @@ class Controller:
     def _write_baselines(self) -> None:
         """Writes baselines. A file that cannot be written fails the run, and does not crash it."""
         environment = environment_of(self._config)
-        known = self._known_and_left() if settings_of(self._config).code else self._known
+        known = self._known_and_left if settings_of(self._config).code else self._known
         if self._writes_baselines:
             for nodeid, result in self._results.items():
                 self._record(nodeid, result)
