@@ -8,9 +8,13 @@ from typing import Any, NamedTuple, Protocol
 from pytest_gpukern.gpu.fingerprint import library_versions
 
 Dimensions = tuple[int, int, int]
-DEVICE_NAME, DEVICE_UUID = "NVIDIA H200", "GPU-00000000-0000-0000-0000-000000000000"
-MEMORY_BYTES, MULTIPROCESSORS, L2_BYTES = 141 * 10**9, 132, 60 << 20
-"""What any library tells host code about the device, whatever is compiled for: figures of an H200 (SXM)."""
+
+
+class H200:
+    """Says what any library tells host code about the device, whatever is compiled for; an SXM module."""
+
+    name, uuid = "NVIDIA H200", "GPU-00000000-0000-0000-0000-000000000000"
+    memory_bytes, multiprocessors, l2_bytes = 141 * 10**9, 132, 60 << 20
 
 
 class CannotBeKnown(Exception):  # noqa: N818 - it says what is so, and nothing is wrong

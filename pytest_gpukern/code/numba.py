@@ -19,11 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_gpukern.code.launches import (
-    DEVICE_NAME,
-    DEVICE_UUID,
-    L2_BYTES,
-    MEMORY_BYTES,
-    MULTIPROCESSORS,
+    H200,
     CannotBeKnown,
     Compiled,
     Dimensions,
@@ -38,12 +34,12 @@ from pytest_gpukern.problems.call_by_name import place_of
 _ATTRIBUTES = f"""
     CAN_MAP_HOST_MEMORY 1 CLOCK_RATE 1980000 COMPUTE_CAPABILITY_MAJOR 9 COMPUTE_CAPABILITY_MINOR 0
     CONCURRENT_KERNELS 1 CONCURRENT_MANAGED_ACCESS 1 COOPERATIVE_LAUNCH 1 GLOBAL_MEMORY_BUS_WIDTH 6144
-    L2_CACHE_SIZE {L2_BYTES} MANAGED_MEMORY 1 MAX_BLOCKS_PER_MULTIPROCESSOR 32 MAX_BLOCK_DIM_X 1024
+    L2_CACHE_SIZE {H200.l2_bytes} MANAGED_MEMORY 1 MAX_BLOCKS_PER_MULTIPROCESSOR 32 MAX_BLOCK_DIM_X 1024
     MAX_BLOCK_DIM_Y 1024 MAX_BLOCK_DIM_Z 64 MAX_GRID_DIM_X 2147483647 MAX_GRID_DIM_Y 65535
     MAX_GRID_DIM_Z 65535 MAX_REGISTERS_PER_BLOCK 65536 MAX_REGISTERS_PER_MULTIPROCESSOR 65536
     MAX_SHARED_MEMORY_PER_BLOCK 49152 MAX_SHARED_MEMORY_PER_BLOCK_OPTIN 232448 MEMORY_CLOCK_RATE 3201000
     MAX_SHARED_MEMORY_PER_MULTIPROCESSOR 233472 MAX_THREADS_PER_BLOCK 1024 MAX_THREADS_PER_MULTIPROCESSOR 2048
-    MULTIPROCESSOR_COUNT {MULTIPROCESSORS} TOTAL_CONSTANT_MEMORY 65536 UNIFIED_ADDRESSING 1 WARP_SIZE 32
+    MULTIPROCESSOR_COUNT {H200.multiprocessors} TOTAL_CONSTANT_MEMORY 65536 UNIFIED_ADDRESSING 1 WARP_SIZE 32
 """
 _ATTRIBUTE = dict(zip(_ATTRIBUTES.split()[::2], map(int, _ATTRIBUTES.split()[1::2]), strict=True))
 _MOST_THREADS = _ATTRIBUTE["MAX_THREADS_PER_BLOCK"]
@@ -87,7 +83,7 @@ class NumbaStandIn:
         driver._to_core_stream = lambda stream: stream  # to a stream of `cuda.core`, which needs a context
 
         device = driver.Device.__new__(driver.Device)
-        device.id, device.name, device.uuid = 0, DEVICE_NAME, DEVICE_UUID
+        device.id, device.name, device.uuid = 0, H200.name, H200.uuid
         device.compute_capability = (9, 0)
         vars(device).update(_ATTRIBUTE)
         calls.devices[0] = device
@@ -191,7 +187,7 @@ class NumbaStandIn:
             "cuMemAllocManaged": lambda size, _: binding.CUdeviceptr(allocate(size, shared=1)),
             "cuMemFree": lambda pointer: self._memory.pop(int(pointer), None),
             "cuMemFreeHost": lambda pointer: self._memory.pop(int(pointer), None),
-            "cuMemGetInfo": lambda: (MEMORY_BYTES, MEMORY_BYTES),
+            "cuMemGetInfo": lambda: (H200.memory_bytes, H200.memory_bytes),
             "cuMemHostAlloc": lambda size, flags: allocate(size, flags & binding.CU_MEMHOSTALLOC_DEVICEMAP),
             "cuMemHostGetDevicePointer": lambda pointer, _: binding.CUdeviceptr(int(pointer)),
             "cuMemcpyDtoD": copy,

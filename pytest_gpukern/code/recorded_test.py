@@ -16,17 +16,7 @@ import pytest
 
 from pytest_gpukern.backends.backend import missing_library
 from pytest_gpukern.code.disassembly import DisassemblyError, Store, facts, require_tools
-from pytest_gpukern.code.launches import (
-    DEVICE_NAME,
-    DEVICE_UUID,
-    L2_BYTES,
-    MEMORY_BYTES,
-    MULTIPROCESSORS,
-    CannotBeKnown,
-    DoesNotCompile,
-    Launch,
-    StandIn,
-)
+from pytest_gpukern.code.launches import H200, CannotBeKnown, DoesNotCompile, Launch, StandIn
 from pytest_gpukern.gpu.fingerprint import library_versions
 from pytest_gpukern.gpu.kernel_facts import autotuned
 from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error, torch_wants_gpu
@@ -60,9 +50,9 @@ class NotCovered(Exception):  # noqa: N818
 class _Device:
     """Is `gpu_device`: an H200, as libraries tell host code, of the architecture that is compiled for."""
 
-    index, name, uuid, mig_profile, is_simulated = 0, DEVICE_NAME, DEVICE_UUID, None, False
-    memory_total_bytes = memory_free_bytes = MEMORY_BYTES
-    multiprocessor_count, l2_bytes = MULTIPROCESSORS, L2_BYTES
+    index, name, uuid, mig_profile, is_simulated = 0, H200.name, H200.uuid, None, False
+    memory_total_bytes = memory_free_bytes = H200.memory_bytes
+    multiprocessor_count, l2_bytes = H200.multiprocessors, H200.l2_bytes
 
     def __init__(self, architectures: tuple[str, ...]) -> None:
         self._architectures = architectures

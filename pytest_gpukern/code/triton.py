@@ -24,16 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pytest_gpukern.code.launches import (
-    DEVICE_NAME,
-    MEMORY_BYTES,
-    MULTIPROCESSORS,
-    CannotBeKnown,
-    Compiled,
-    DoesNotCompile,
-    Launch,
-    require,
-)
+from pytest_gpukern.code.launches import H200, CannotBeKnown, Compiled, DoesNotCompile, Launch, require
 from pytest_gpukern.gpu.kernel_facts import configuration
 from pytest_gpukern.problems.call_by_name import place_of
 from pytest_gpukern.values.note import DEVICE_OF_TENSORS
@@ -44,11 +35,11 @@ _REMEDY = "pip install 'pytest-gpukern[triton]'"
 # What host code is told about the device, whatever is compiled for: figures of an H200 (SXM).
 _CAPABILITY = (9, 0)
 _PROPERTIES = {  # PyTorch's names and Triton's
-    "name": DEVICE_NAME,
+    "name": H200.name,
     "major": _CAPABILITY[0],
     "minor": _CAPABILITY[1],
-    "total_memory": MEMORY_BYTES,
-    "multi_processor_count": MULTIPROCESSORS,
+    "total_memory": H200.memory_bytes,
+    "multi_processor_count": H200.multiprocessors,
     "max_threads_per_multi_processor": 2048,
     "regs_per_multiprocessor": 65536,
     "shared_memory_per_block": 48 << 10,
@@ -57,7 +48,7 @@ _PROPERTIES = {  # PyTorch's names and Triton's
     "warp_size": 32,
     "max_shared_mem": 227 << 10,
     "max_num_regs": 65536,
-    "multiprocessor_count": MULTIPROCESSORS,
+    "multiprocessor_count": H200.multiprocessors,
     "warpSize": 32,
 }
 _MOST_SHARED_KB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99}
