@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from pytest_gpukern.measure.measure import CONTRADICTION
 from pytest_gpukern.measure.observers import with_notes
+from pytest_gpukern.timers.cupti.machine_code import machine_code
 from pytest_gpukern.timers.host import LaunchTimer
 from pytest_gpukern.timers.timer import NothingLaunched, Timer, TimerUnavailable, open_timer
 from pytest_gpukern.values.note import About, Note
@@ -82,7 +83,7 @@ def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
 
     Events contain what CUPTI records. They read less only if they missed work, or if recording slows the
     kernel, which the main number then contains. They read more than their cost if CUPTI has no record of some
-    work.
+    work. The number is INVALID if that work may have been launched from the device.
     """
     label, other_label = TIMERS[main.timer].label, TIMERS[other.timer].label
     main_ns, other_ns = main.summary.median_ns, other.summary.median_ns
@@ -96,6 +97,12 @@ def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
             f"{other_ns / 1e3:.1f} µs, {label} {main_ns / 1e3:.1f} µs: {label} has no record of some work"
         )
         about, why = About.READER, "or the device waited before the call"
+        code = machine_code()
+        if code is not None and code.any_launches_from_device():
+            partial = (
+                f"a module is loaded that launches kernels from the device, and {other_label} read {reading}"
+            )
+            main = dataclasses.replace(main, invalid=main.invalid or partial)
     else:
         return [main, other]
     text = f"{other_label} read {reading}, {why} (--gpukern-timer={other.timer})"

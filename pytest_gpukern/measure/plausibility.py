@@ -14,7 +14,7 @@ from pytest_gpukern.gpu.live_threads import running_threads, still_running, thre
 from pytest_gpukern.gpu.theory import Floor
 from pytest_gpukern.measure.observers import Look, Observation, ObservedCall, Observer, Seen
 from pytest_gpukern.timers.timer import Batch, Timer
-from pytest_gpukern.values.note import Note
+from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Measurement
 from pytest_gpukern.values.timer_table import timer_row
 
@@ -48,17 +48,15 @@ class PlausibilityObservation(Observation):
         return Look()
 
     def finish(self, measurement: Measurement) -> Seen:
-        fault = (
-            self._guard.fault(self._began)
-            or self._contradiction
-            or below_floor(
-                measurement.summary.median_ns, self._call.floor, resolution_ns=self._timer.resolution_ns
-            )
+        impossible = below_floor(
+            measurement.summary.median_ns, self._call.floor, resolution_ns=self._timer.resolution_ns
         )
         # The timers see what a thread launches on the GPU, and the check of outputs finds late writes.
         left = threads_left(self._threads)
         notes = (Note(still_running(left, "the timed calls")),) if left else ()
-        return Seen(notes=notes, invalid=fault)
+        if impossible and measurement.beside:  # events miss work on other streams, which the main timer has
+            notes, impossible = (*notes, Note(impossible, About.TIMERS)), None
+        return Seen(notes=notes, invalid=self._guard.fault(self._began) or self._contradiction or impossible)
 
 
 MARGIN = 0.02

@@ -115,6 +115,10 @@ class MachineCode:
         """
         return any(self._read(module).launches for module in self._loaded_with(self._from.of(kernel)))
 
+    def any_launches_from_device(self) -> bool:
+        """Returns whether any module that we saw being loaded launches from the device."""
+        return any(self._read(module).launches for module in {*self._modules.values()})
+
     def _held_by_triton(self, kernel: str) -> list[_CodeFacts]:
         """Returns facts of the code that Triton has for a kernel's handles; nothing if it lacks one of them.
 

@@ -175,8 +175,9 @@ def reading(cupti_ns, event_ns, cost_ns=None):
     ],
 )
 def test_events_that_read_far_more_than_cupti_and_what_they_cost_are_noted(
-    opened, cupti_ns, event_ns, cost_ns, contradict
+    opened, monkeypatch, cupti_ns, event_ns, cost_ns, contradict
 ):
+    monkeypatch.setattr(by_timer, "machine_code", lambda: None)
     _, (main, _) = timed_by("auto", by=reading(cupti_ns, event_ns, cost_ns))
     note = (
         f"events read {event_ns / 1e3:.1f} µs, CUPTI {cupti_ns / 1e3:.1f} µs: CUPTI has no record of some "
@@ -184,6 +185,11 @@ def test_events_that_read_far_more_than_cupti_and_what_they_cost_are_noted(
     )
     assert main.summary.notes == ((Note(note, About.READER), Note("odd")) if contradict else (Note("odd"),))
     assert main.invalid is None
+
+    launching = SimpleNamespace(any_launches_from_device=lambda: True)
+    monkeypatch.setattr(by_timer, "machine_code", lambda: launching)
+    _, (main, _) = timed_by("auto", by=reading(cupti_ns, event_ns, cost_ns))
+    assert ("launches kernels from the device" in (main.invalid or "")) == contradict
 
 
 @pytest.mark.parametrize(

@@ -484,6 +484,7 @@ def test_kernels_of_a_module_that_launches_others_from_the_device_are_refused(ma
         machine.cupti.module_loaded(b"some code", "plain")
     assert collected(machine, machine.kernel("plain")).samples_ns == [1000.0] * COUNT
     assert cubin.registers(code)["parent"] == 24
+    assert machine_code().any_launches_from_device()
     parent = machine.kernel("parent", registers=registers)
     with pytest.raises(
         TimerUnavailable, match="parent comes from a module that launches kernels from the device"
