@@ -1,8 +1,8 @@
 """Checks each untimed call of a plain test, and what the test verifies: what was written, returned, touched.
 
 Declared outputs are filled with a poison before the first call, and with other contents before each later
-one: large numbers, the old answer with noise, zeros. A returned array must be new memory, and of a type that
-does not compute when it is read.
+one: large numbers, the old answer with noise, zeros. A returned array must be of a type that does not
+compute when it is read. We copy what it holds, since the next call may overwrite it.
 """
 
 from __future__ import annotations
@@ -157,12 +157,12 @@ class CheckedCalls(Launch):
 
     Attributes:
         seen: what the calls left in each output.
+        last: what the last of them returned.
     """
 
     by = "the call"
     returns_apart = False
     sharing_remedy = "declare what the call writes with outputs="
-    renewing_remedy = "a call must return new memory, or always the same array"
     modified_remedy = f"; declare arrays that it writes with outputs=, or {_IN_PLACE}"
 
     def __init__(
@@ -195,6 +195,7 @@ class CheckedCalls(Launch):
         self._first_inputs: tuple[Any, ...] | None = None
         self._returns_new = False
         self.seen = SeenOutputs(marker.determinism, fixed=fixed)
+        self.last: Any = None
 
     def make(self, turn: Turn, place: str, *, repeats: bool = False) -> Made:
         """Makes a call and checks it; `place` says in words which one it is, and `repeats` that of many.
@@ -210,7 +211,9 @@ class CheckedCalls(Launch):
             self._bind(repeats=repeats)
         if not repeats:
             self._poison_free()
-        return checked_launch(self)
+        made = checked_launch(self)
+        self.last = made.returned
+        return made
 
     def _bind(self, *, repeats: bool) -> None:
         """Finds the declared outputs, and every other array among the arguments and, once, behind them."""
@@ -322,7 +325,7 @@ class CheckedCalls(Launch):
 
     def take_timed(self) -> None:
         self.place = "in a timed call"
-        self.results, self.renewed = {}, {}
+        self.results = {}
         if self._declares and self._fixed:
             self._look_at_outputs(same_inputs=True)
 
@@ -403,14 +406,14 @@ class CheckedCalls(Launch):
         return self.seen.outputs.setdefault(name, made)
 
     def _look_at_returned(self, returned: Any, *, same_inputs: bool) -> None:
-        """Finds the new arrays among what a call returned, and records what they hold."""
+        """Finds the new arrays among what a call returned, and copies what they hold.
+
+        Until now we held what the call before returned. So only a call that keeps its memory, as the replay
+        of a graph does, returns that again.
+        """
         earlier = {name: output for name, output in self.seen.outputs.items() if not output.declared}
         results: dict[str, UsersArray] = {}
-        renewed: dict[str, UsersArray] = {}
-        self.results, self.renewed, self._returned = results, renewed, {}
-        self.held = {
-            f"{name} of an earlier call, which is still held": earlier[name].array for name in earlier
-        }
+        self.results, self._returned, renewed = results, {}, False
         for name, value in leaves("returned", returned):
             array = users_array(value)
             if array is None:
@@ -428,17 +431,21 @@ class CheckedCalls(Launch):
                 continue
             results[name] = array
             output = self._seen(name, value, array, declared=False)
-            if name in earlier and value is not output.value:
-                renewed[name] = array
-            # A call that returns the same memory again writes it again, also while it is timed.
-            bits = array.bits() if same_inputs or name not in earlier else None
-            if value is output.value:
-                output.left = bits if name not in earlier else None
+            first = name not in earlier
+            same = value is output.value and not first
+            if not (same or first):
+                renewed = True
+                if array.overlaps(output.array):
+                    always = f"{name} lies in the same memory after each call, so the next one overwrites it"
+                    self.notes[Note(always)] = None
+            bits = array.bits() if same_inputs or first else None
+            output.value, output.array = value, array
+            output.left = None if same else bits  # a timed call writes the same array again
             if same_inputs:
-                if output.bits and bits not in output.bits and value is not output.value:
+                if not same and bits not in output.bits:
                     output.results[bits] = array.fetch()
                 output.bits.append(bits)
-        self._returns_new = bool(renewed) or any(name not in earlier for name in results)
+        self._returns_new = renewed or any(name not in earlier for name in results)
         if self._returns_new:
             self.notes.update(dict.fromkeys(self._not_poisoned))
 
@@ -584,13 +591,12 @@ class SeenOutput:
     """Holds what is known of one output, declared or returned.
 
     Attributes:
-        value: the array if it is the same in every call, else the first that was returned.
+        value: the array, or the one that was returned last.
         array: where `value` lies.
         declared: whether it is an argument; else it was returned.
         poisoned: whether it, or a part of it, held a poison before each call.
         bits: hash after each call on the inputs of the first.
-        results: hash → contents, where they differ bit by bit; for a returned output without the first,
-            which `value` holds.
+        results: hash → contents, where they differ bit by bit.
         last: contents after the last call and the word before it, if it was one; for a declared output only.
         left: hash of what the last call left in `value`; None if that is not known.
     """
@@ -720,7 +726,7 @@ class SeenOutputs:
         """Says what is wrong with the different results that other calls left in an output."""
         self._verified.add(name)
         output = self.outputs[name]
-        verified = output.bits[-1] if output.declared and self._fixed else None
+        verified = output.bits[-1] if self._fixed else None
         for bits, result in output.results.items():
             if bits == verified:  # the test has compared it itself
                 continue

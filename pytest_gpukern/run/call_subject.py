@@ -131,10 +131,6 @@ class CallSubject:
     """Takes one call of a plain test through the spine.
 
     We look at the zones of `guarded` arrays after each call, and after the timed ones.
-
-    Attributes:
-        first: what the first call returned.
-        last: what the last untimed call returned.
     """
 
     def __init__(self, target: CallTarget, context: SubjectContext, guarded: GuardedArrays) -> None:
@@ -153,8 +149,11 @@ class CallSubject:
             looks=not target.leaves_host_calls,
             poisons=context.environment.poisons,
         )
-        self.first: Any = None
-        self.last: Any = None
+
+    @property
+    def last(self) -> Any:
+        """What the last untimed call returned."""
+        return self._calls.last
 
     @property
     def seen(self) -> SeenOutputs | None:
@@ -185,7 +184,6 @@ class CallSubject:
         __tracebackhide__ = True
         with self._noting_what_is_launched(evidence):
             made, turn = self._call("in the first call")
-        self.first = self.last = made.returned
         self._judge(evidence, made, turn, "before timing")
         calls = 1
         while self._calls.wants_another(calls):
@@ -310,7 +308,6 @@ class CallSubject:
         if not (self._target.called_after or self._calls.wanted_after_timing):
             return
         made, turn = self._call("in a call after timing")
-        self.last = made.returned
         self._judge(evidence, made, turn, "after timing")
         if self._target.fixed and not isinstance(self._target.executions, Rounds):
             self._calls.repeat(self._target.next_turn, "in a call after timing")

@@ -291,7 +291,7 @@ class GpuBenchmark:
         self._test = test
 
     def __call__(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Calls `function` untimed, then measures it. Returns what the first call returned.
+        """Calls `function` untimed, then measures it. Returns what its last untimed call returned.
 
         The first call compiles and loads; its time is reported apart. If the marker names `outputs`, or a
         call returns new arrays, we check up to three calls before timing and one after it. The device is
@@ -303,7 +303,7 @@ class GpuBenchmark:
         `determinism` without any.
         """
         __tracebackhide__ = True
-        return self._test.measure_call(CallTarget.repeated(function, args, kwargs)).first
+        return self._test.measure_call(CallTarget.repeated(function, args, kwargs)).last
 
     def pedantic(
         self,
@@ -339,7 +339,7 @@ class GpuBenchmark:
                 what is wrong in words. It judges those before timing and the one after it.
 
         Returns:
-            The value that the first call returned.
+            The value that the last untimed call returned.
 
         Raises:
             TypeError: `setup` and the test both give arguments, or `setup` or `check` returns something else.
@@ -352,7 +352,7 @@ class GpuBenchmark:
         else:
             asked = Rounds(target, args, kwargs or {}, setup, teardown, rounds, warmup_rounds, iterations)
             chosen = CallTarget.in_rounds(asked, check)
-        return self._test.measure_call(chosen).first
+        return self._test.measure_call(chosen).last
 
     @refusing_unknown
     def verify(

@@ -360,7 +360,7 @@ def test_guarded(gpu_benchmark):
     result.stdout.fnmatch_lines(
         ["INCORRECT: out: 9 of 9 elements still hold poison, *, in a call after timing: *"]
     )
-    result.stdout.fnmatch_lines(["INCORRECT: returned: wrong values: *"])
+    result.stdout.fnmatch_lines(["INCORRECT: output: wrong values: *"])
     result.stdout.fnmatch_lines(["*INCORRECT: out: out of bounds", "  seen in a timed call"])
 
 

@@ -90,7 +90,7 @@ def test_first_call_time_leaves_out_the_time_of_our_observing(clock, subject_of,
 
     subject = subject_of(call, synchronize, observing, next_turn)
     subject.check(found)
-    assert subject.first == 7
+    assert subject.last == 7
     assert found.result.first_call_ns == 34
     called = happened.index("called")
     assert happened[called - 1 : called + 2] == ["waited", "called", "waited"]
