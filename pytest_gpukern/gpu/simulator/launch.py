@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import functools
 import inspect
 import math
 import sys
 import weakref
-from types import CodeType, FunctionType
 from typing import Any, ClassVar
 
 from pytest_gpukern.arrays.compare import POISON, poison_bytes
@@ -71,11 +69,12 @@ def launch_fault(grid: tuple[int, ...], block: tuple[int, ...], dynamic_shared_b
 def mend_launches() -> None:
     """Makes each `kernel[grid, block]` a separate launcher, and refuses what no GPU would launch.
 
-    Numba's fake kernel stores the configuration in itself, so the last of two launchers would win. Literals
-    of a kernel are float64, as on a GPU.
+    Numba's fake kernel stores the configuration in itself, so the last of two launchers would win.
     """
     from numba.cuda.simulator import kernel as simulated
     from numba.cuda.simulator.cudadrv import driver
+
+    from pytest_gpukern.gpu.simulator.arithmetic import typed_as_on_a_gpu
 
     fake = original(simulated, "FakeCUDAKernel")
     current_context = original(simulated, "_get_kernel_context")
@@ -85,7 +84,7 @@ def mend_launches() -> None:
 
     def init(self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
         make(self, fn, *args, **kwargs)
-        self.fn = with_literals_as_on_a_gpu(fn)
+        self.fn = typed_as_on_a_gpu(fn)
 
     def call(self: Any, *args: Any) -> Any:
         from_host = not self._device and current_context() is None
@@ -115,30 +114,6 @@ def mend_launches() -> None:
     replace(fake, "__getitem__", getitem)
     replace(fake, "forall", forall)
     add(fake, "configure", configure)
-
-
-def with_literals_as_on_a_gpu(function: Any) -> Any:
-    """Returns a copy of a function whose literals, such as 0.5, are NumPy's float64.
-
-    Python's own give way: since NumPy 2, `total = 0.0` becomes float32 once a float32 is added (NEP 50).
-    """
-    if not isinstance(function, FunctionType):
-        return function
-    code, names = _typed(function.__code__, function.__code__.co_filename), function.__globals__
-    copied = FunctionType(code, names, None, function.__defaults__, function.__closure__)
-    return functools.update_wrapper(copied, function)
-
-
-@functools.cache
-def _typed(code: CodeType, filename: str) -> CodeType:  # noqa: ARG001 - two files may have equal code
-    import numpy as np
-
-    def typed(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(typed, value))
-        return np.float64(value) if type(value) is float else value
-
-    return code.replace(co_consts=typed(code.co_consts))
 
 
 def configure(kernel: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> Any:

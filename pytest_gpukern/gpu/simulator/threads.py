@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextvars import Context, copy_context
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,8 +20,9 @@ class _Thread(greenlet):  # type: ignore[misc]
     It has the attributes of the simulator's own thread that kernels ask for.
     """
 
-    def __init__(self, kernel: Any, block: Any, block_index: Any, index: Any) -> None:
+    def __init__(self, kernel: Any, block: Any, block_index: Any, index: Any, context: Context) -> None:
         super().__init__(kernel)
+        self.gr_context = context
         self._manager = block
         self.blockIdx, self.threadIdx = block_index, index
         width, height, _ = block._block_dim
@@ -62,18 +64,17 @@ def mend_threads() -> None:
     def run(self: Any, grid_point: Sequence[int], *args: Any) -> None:
         import numpy as np
 
-        def in_debug(*args: Any) -> None:
-            np.seterr(divide="raise")
-            self._f(*args)
-
-        kernel, here = in_debug if self._debug else self._f, dim3(*grid_point)
-        threads = [_Thread(kernel, self, here, dim3(*index)) for index in np.ndindex(*self._block_dim)]
+        here = dim3(*grid_point)
+        with np.errstate(all="ignore", divide="raise" if self._debug else "ignore"):  # a GPU does not warn
+            context = copy_context()
+        threads = [
+            _Thread(self._f, self, here, dim3(*index), context) for index in np.ndindex(*self._block_dim)
+        ]
         if SimulatedLaunches.backwards != (sum(grid_point) % 2 == 1):
             threads.reverse()
         shared = current_context().shared
         shared._allocations.clear()
         shared._dynshared[:] = unwritten(shared._dynshared_size, np.byte)
-        errors = np.geterr()
         try:
             for thread in threads:
                 thread.go_on(*args)
@@ -84,7 +85,6 @@ def mend_threads() -> None:
             for thread in threads:
                 if not thread.dead:  # another one failed
                     thread.throw()
-            np.seterr(**errors)  # before NumPy 2 all threads of a block share them with the host
 
     replace(block_class, "run", run)
     for name in ("syncthreads_count", "syncthreads_and", "syncthreads_or"):

@@ -2,17 +2,16 @@
 
 We keep the real classes that resolve types, broadcast, allocate and copy (`numba.cuda.vectorizers`,
 `deviceufunc`), with their errors. We replace the few methods that compile for a GPU or build a device array
-from a pointer. One difference remains without compiling: bodies compute as NumPy scalars do, while Numba
-computes int32 + int32 in 64 bits and float32 + 1.0 in double. So we refuse overflow in a `vectorize` body
-that has small integers.
+from a pointer.
 """
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
+from pytest_gpukern.gpu.simulator.arithmetic import typed_as_on_a_gpu
 from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
-from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches, with_literals_as_on_a_gpu
+from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.gpu.simulator.patching import add, original, replace
 
 # In a core these would describe a launch that the user did not write and the simulator does not make.
@@ -43,11 +42,9 @@ class ElementIndex:
         return self.value
 
 
-def host_loop(template: Callable[..., None], core: Callable[..., Any], *, small_integers: bool) -> Any:
+def host_loop(template: Callable[..., None], core: Callable[..., Any]) -> Any:
     """Returns a "kernel" that runs numba-cuda's template once for each element of its arrays, on the host."""
     index: ElementIndex = template.__globals__["__cuda__"]
-    # A GPU raises no floating-point errors; we refuse overflow only if there are small integers.
-    overflow: Literal["raise", "ignore"] = "raise" if small_integers else "ignore"
 
     def forall(ntasks: int, stream: Any = 0) -> Callable[..., None]:  # noqa: ARG001
         def run(*arrays: Any) -> None:
@@ -61,17 +58,10 @@ def host_loop(template: Callable[..., None], core: Callable[..., Any], *, small_
             with (
                 simulated._push_kernel_context(core_module),
                 kernelapi.swapped_cuda_module(core, core_module),
-                np.errstate(all="ignore", over=overflow),
+                np.errstate(all="ignore"),  # a GPU raises no floating-point errors
             ):
-                try:
-                    for index.value in range(ntasks):
-                        template(*host_arrays)
-                except (FloatingPointError, OverflowError) as error:
-                    if not small_integers:
-                        raise
-                    raise SimulatorUnsupported(
-                        "overflow in a vectorized function of small integers"
-                    ) from error
+                for index.value in range(ntasks):
+                    template(*host_arrays)
 
         return run
 
@@ -104,15 +94,13 @@ def _mend_vectorize(builder: Any) -> None:
                 f"inferring the return type of {self.pyfunc.__name__}({arguments}) "
                 f"(give it in the signature, as in 'float32({arguments})')"
             )
-        return _scalar_core(with_literals_as_on_a_gpu(self.pyfunc), return_type), return_type
+        return _scalar_core(typed_as_on_a_gpu(self.pyfunc), return_type), return_type
 
     def get_globals(self: Any, corefn: Callable[..., Any]) -> dict[str, Any]:  # noqa: ARG001
         return {"__cuda__": ElementIndex(), "__core__": corefn}
 
-    def compile_kernel(self: Any, fnobj: Any, sig: Any) -> Any:
-        inputs = [array.dtype for array in sig.args[:-1]]
-        small = any(getattr(kind, "bitwidth", 64) < 64 and hasattr(kind, "signed") for kind in inputs)
-        return host_loop(fnobj, self.pyfunc, small_integers=small)
+    def compile_kernel(self: Any, fnobj: Any, sig: Any) -> Any:  # noqa: ARG001
+        return host_loop(fnobj, self.pyfunc)
 
     replace(builder, "_compile_core", compile_core)
     replace(builder, "_get_globals", get_globals)
@@ -121,10 +109,10 @@ def _mend_vectorize(builder: Any) -> None:
 
 def _mend_guvectorize(builder: Any) -> None:
     def get_globals(self: Any, sig: Any) -> dict[str, Any]:  # noqa: ARG001
-        return {"__cuda__": ElementIndex(), "__core__": with_literals_as_on_a_gpu(self.pyfunc)}
+        return {"__cuda__": ElementIndex(), "__core__": typed_as_on_a_gpu(self.pyfunc)}
 
     def compile_kernel(self: Any, fnobj: Any, sig: Any) -> Any:  # noqa: ARG001
-        return host_loop(fnobj, self.pyfunc, small_integers=False)
+        return host_loop(fnobj, self.pyfunc)
 
     replace(builder, "_get_globals", get_globals)
     replace(builder, "_compile_kernel", compile_kernel)

@@ -100,11 +100,10 @@ def check_vectorize_results_are_cast_to_the_signatures_type():
     assert ordered(np.float32(1), np.ones(2, "f4") * 2).dtype == np.bool_
 
 
-def check_vectorize_refuses_small_integers_that_overflow_since_numba_computes_in_64_bits():
+def check_vectorize_computes_small_integers_in_64_bits():
     mean = cuda.vectorize(["int32(int32, int32)"])(named(lambda a, b: (a + b) // 2))
-    np.testing.assert_array_equal(mean(np.array([7], "i4"), np.array([1], "i4")), [4])
     high = np.array([2**31 - 1], "i4")
-    refused("overflow in a vectorized function", lambda: mean(high, high))
+    np.testing.assert_array_equal(mean(high, high), high)
 
 
 def check_vectorize_raises_no_floating_point_errors_or_warnings():
@@ -170,6 +169,71 @@ def check_literals_are_as_wide_as_a_compiler_makes_them():
     njit(weigh)(x, compiled)
     cuda.jit(weigh)[1, 1](x, simulated)
     np.testing.assert_array_equal(simulated, compiled)
+
+
+def check_operators_have_the_types_that_numba_compiles():
+    from numba import njit
+
+    def whole(x, y):
+        total = -x
+        for i in range(3):
+            total += x * y - i
+        product = (x * 0xFF51AFD7ED558CCD) ^ y
+        return x + y, x - y, x * y, x / y, x // y, x % y, x**2, ~x, x & y, x << 3, x >> 1, total, product
+
+    def real(x, y):
+        return x + y, x * y, x / y, y - x, x**2 * y, (y + 1.5) * x
+
+    numbers = [True, 300, np.int8(-128), np.uint8(200), np.uint16(65535), np.int32(-(2**31)), np.uint32(7)]
+    numbers += [np.int64(-(2**62)), np.uint64(2**64 - 1), np.uint64(0)]
+    for function, others in ((whole, numbers), (real, [np.float32(0.1), np.float64(1e300), 0.3])):
+        kernel = cuda.jit(function, device=True).fn
+        compiled = njit(error_model="numpy")(function)
+        for x, y in [*zip(numbers, others * 4), *zip(numbers, reversed(others))]:  # noqa: B905
+            with np.errstate(all="ignore"):
+                got = kernel(x, y)
+            for one, other in zip(got, compiled(x, y), strict=True):
+                np.testing.assert_allclose(float(one), float(other), 1e-15, err_msg=f"{x!r}, {y!r}")
+
+
+def check_stores_casts_and_device_functions_keep_to_those_types():
+    from numba import uint8
+
+    square = cuda.jit(device=True)(named(lambda x: x * x))
+
+    def write(x, out, records, narrow=3):
+        shared = cuda.shared.array(1, np.uint8)
+        shared[0] = x[0]
+        out[cuda.grid(1)] += square(x[0]) + shared[0]
+        out[1] = uint8(x[0] + 100) + np.int16(70000) + (int(x[0]) - x[1] < 0)
+        records[0].count += x[0] << narrow
+        x[1] = 300
+        x[2] -= x[0] + x[0]
+
+    x, out = np.array([200, 255, 255], np.uint8), np.zeros(2, np.int64)
+    records = np.zeros(1, [("count", np.int32)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cuda.jit(write)[1, 1](x, out, records)
+    assert out.tolist() == [200 * 200 + 200, 44 + 4464]
+    assert (records["count"][0], *x) == (1600, 200, 44, (255 - 400) % 256)
+
+
+def check_math_returns_what_a_gpu_does_where_python_raises():
+    import math
+    from math import exp
+
+    def numbers(x, out):
+        out[0], out[1], out[2] = math.exp(x[0]), exp(1000), math.sinh(-x[0])
+        out[3], out[4], out[5] = math.log(x[1]), math.pow(x[1], -1.0), math.lgamma(-1.0)
+        out[6], out[7], out[8] = math.sqrt(-x[0]), math.fmod(1.0, x[1]), math.gamma(-1.0)
+        out[9], out[10] = 1 / int(x[1]), math.erf(x[1])
+
+    for dtype in ("float32", "float64"):
+        out = np.ones(11)
+        cuda.jit(numbers)[1, 1](np.array([1000, 0], dtype), out)
+        inf, nan = np.inf, np.nan
+        np.testing.assert_array_equal(out, [inf, inf, -inf, -inf, inf, inf, nan, nan, nan, inf, 0])
 
 
 # --- guvectorize ----------------------------------------------------------------------------------
