@@ -53,24 +53,24 @@ class _Rules(dict[tuple[type, type], Binary]):
             if left is np.float32 and right in _WIDE and operate is operator.pow:
                 return lambda x, y: operate(x, int(y))  # a float32
             if np.float32 in (left, right) and not _BEYOND_FLOAT32.isdisjoint((left, right)):
-                return self._converting(np.float64, np.float64)
+                return self._in(np.float64)
             if left in _TYPED or right in _TYPED:
-                return self._converting(_TYPED.get(left, _same), _TYPED.get(right, _same))
+                return lambda x, y: operate(_TYPED.get(left, _same)(x), _TYPED.get(right, _same)(y))
             return operate  # of records, texts and the like as well
         if operate is operator.truediv:
-            return self._converting(np.float64, np.float64)
+            return self._in(np.float64)
         if left is right is int and operate is not operator.pow:
             return self._of_pythons
         if {left, right} <= _BOOLEANS and operate in (operator.and_, operator.or_, operator.xor):
             return operate
         shifts = operate in (operator.lshift, operator.rshift)  # the shifted number alone decides
         kind = wide[0] if shifts or wide[0] is np.int64 else wide[1]
-        return operate if left is right is kind else self._converting(kind, kind)
+        return operate if left is right is kind else self._in(kind)
 
-    def _converting(self, to_left: Any, to_right: Any) -> Binary:
+    def _in(self, kind: Any) -> Binary:
         def convert(left: Any, right: Any) -> Any:
             try:
-                return self.operate(to_left(left), to_right(right))
+                return self.operate(kind(left), kind(right))
             except OverflowError:  # a number of Python's beyond int64 is a uint64
                 return self.apply(np.asarray(left)[()], np.asarray(right)[()])
 
@@ -117,13 +117,17 @@ def _calls() -> dict[int, Callable[..., Any]]:
     from numba import types as numbas
     from numba.cuda import types
 
-    def to(kind: type[np.integer[Any]]) -> Callable[..., Any]:
+    def cast(kind: type[np.integer[Any]]) -> Callable[..., Any]:
         return lambda *value: kind(*map(stored, value))
 
-    def of(function: Callable[..., Any]) -> Callable[..., Any]:
+    def quiet(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         def call(*values: Any) -> Any:
-            single = all(type(value) is np.float32 for value in values)
-            return function(*(values if single else map(np.float64, values)))
+            kind = np.float32 if all(type(value) is np.float32 for value in values) else np.float64
+            try:
+                return kind(function(*map(kind, values)))
+            except (OverflowError, ValueError) as error:  # too large, at a pole, or of -inf
+                pole = name == "lgamma" or not values[0]
+                return kind(math.inf if pole or isinstance(error, OverflowError) else math.nan)
 
         return call
 
@@ -131,69 +135,31 @@ def _calls() -> dict[int, Callable[..., Any]]:
         int: lambda *value: value[0] if isinstance(value[0], np.integer) else int(*value),
         float: lambda *value: value[0] if isinstance(value[0], np.floating) else np.float64(*value),
         pow: _Rules(operator.pow).apply,
-        **{getattr(math, name): of(getattr(np, name)) for name in _OF_NUMPY},
-        **{getattr(math, name): of(_without_errors(getattr(math, name))) for name in _OF_PYTHON},
+        math.ldexp: np.ldexp,
+        **{getattr(math, name): quiet(getattr(np, name, getattr(math, name)), name) for name in _MATH},
     }
     calls = {id(function): other for function, other in found.items()}
     for kind in _WIDE.keys() - {bool, int, np.bool_}:
-        for owner in (np, types, numbas):
-            calls[id(getattr(owner, kind.__name__))] = to(kind)
+        calls |= {id(getattr(owner, kind.__name__)): cast(kind) for owner in (np, types, numbas)}
     return calls
 
 
-_OF_NUMPY = (
+_MATH = (
     *("exp", "expm1", "log", "log1p", "log2", "log10", "sqrt", "pow", "fmod", "hypot", "fabs", "copysign"),
-    *(
-        "sin",
-        "cos",
-        "tan",
-        "asin",
-        "acos",
-        "atan",
-        "atan2",
-        "sinh",
-        "cosh",
-        "tanh",
-        "asinh",
-        "acosh",
-        "atanh",
-    ),
+    *("sin", "cos", "tan", "sinh", "cosh", "tanh", "erf", "erfc", "gamma", "lgamma"),
+    *("asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh"),
 )
-_OF_PYTHON = ("gamma", "lgamma", "erf", "erfc")
-_CALLED = {"int", "float", "pow", *_OF_NUMPY, *_OF_PYTHON, *(kind.__name__ for kind in _WIDE)}
-
-
-def _without_errors(function: Callable[[Any], float]) -> Callable[[Any], Any]:
-    def call(value: Any) -> Any:
-        try:
-            return type(value)(function(value))
-        except OverflowError:
-            return type(value)(math.inf)
-        except ValueError:  # at a pole, or of -inf
-            return type(value)(math.inf if function is math.lgamma or value == 0 else math.nan)
-
-    return call
-
-
-_BINARY = {
-    "add": ast.Add,
-    "sub": ast.Sub,
-    "mul": ast.Mult,
-    "truediv": ast.Div,
-    "floordiv": ast.FloorDiv,
-    "mod": ast.Mod,
-    "pow": ast.Pow,
-    "lshift": ast.LShift,
-    "rshift": ast.RShift,
-    "and_": ast.BitAnd,
-    "or_": ast.BitOr,
-    "xor": ast.BitXor,
-}
-_UNARY = {"neg": ast.USub, "pos": ast.UAdd, "invert": ast.Invert}
+_CALLED = {"int", "float", "pow", "ldexp", *_MATH, *(kind.__name__ for kind in _WIDE)}
+_BINARY = (
+    {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv"}
+    | {ast.Mod: "mod", ast.Pow: "pow", ast.LShift: "lshift", ast.RShift: "rshift"}
+    | {ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "xor"}
+)
+_UNARY = {ast.USub: "neg", ast.UAdd: "pos", ast.Invert: "invert"}
 _PREFIX = "_gpukern_"
 _HELPERS: dict[str, Any] = {
-    **{_PREFIX + node.__name__: _Rules(getattr(operator, name)).apply for name, node in _BINARY.items()},
-    **{_PREFIX + node.__name__: partial(unary, getattr(operator, name)) for name, node in _UNARY.items()},
+    **{_PREFIX + node.__name__: _Rules(getattr(operator, name)).apply for node, name in _BINARY.items()},
+    **{_PREFIX + node.__name__: partial(unary, getattr(operator, name)) for node, name in _UNARY.items()},
     **{_PREFIX + helper.__name__: helper for helper in (stored, update, called)},
 }
 """Free variable of a compiled copy → its value."""
@@ -208,8 +174,7 @@ class _Typed(ast.NodeTransformer):
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         self.generic_visit(node)
-        known = type(node.op) in _BINARY.values()
-        return _call(type(node.op).__name__, node.left, node.right) if known else node
+        return _call(type(node.op).__name__, node.left, node.right) if type(node.op) in _BINARY else node
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         self.generic_visit(node)
@@ -232,9 +197,9 @@ class _Typed(ast.NodeTransformer):
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
         self.generic_visit(node)
         target, operate = node.target, ast.Name(_PREFIX + type(node.op).__name__, ast.Load())
+        if any(isinstance(part, (ast.Slice, ast.MatMult)) for part in ast.walk(node)):
+            return node
         if isinstance(target, ast.Subscript):
-            if any(isinstance(part, ast.Slice) for part in ast.walk(target.slice)):
-                return node
             return ast.Expr(_call("update", operate, target.value, target.slice, node.value))
         now = copy.deepcopy(target)
         now.ctx = ast.Load()
@@ -265,8 +230,7 @@ def _typed(code: CodeType, filename: str) -> CodeType:
             return tuple(map(literal, value))
         return np.float64(value) if type(value) is float else value
 
-    place = code.co_firstlineno, code.co_name
-    found = [node for node in ast.walk(_parsed(filename)) if _place(node) == place]
+    found = [node for node in ast.walk(_parsed(filename)) if _is_source(node, code)]
     if len(found) == 1:
         code = _compiled(found[0], code)
     return code.replace(co_consts=literal(code.co_consts))
@@ -280,22 +244,19 @@ def _parsed(filename: str) -> ast.AST:
         return ast.Module([], [])
 
 
-def _place(node: ast.AST) -> tuple[int, str] | None:
-    if isinstance(node, ast.Lambda):
-        return node.lineno, "<lambda>"
-    if isinstance(node, ast.FunctionDef):
-        return min([node.lineno, *(each.lineno for each in node.decorator_list)]), node.name
-    return None
+def _is_source(node: ast.AST, code: CodeType) -> bool:
+    if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
+        return False
+    line = min((each.lineno for each in getattr(node, "decorator_list", ())), default=node.lineno)
+    return (line, getattr(node, "name", "<lambda>")) == (code.co_firstlineno, code.co_name)
 
 
 def _compiled(node: Any, code: CodeType) -> CodeType:
     """Compiles a typed copy of a function's source, inside a function that has its free variables."""
     inner = _Typed().visit(copy.deepcopy(node))
-    if isinstance(inner, ast.FunctionDef):
-        inner.decorator_list = []
-    body = [inner if isinstance(inner, ast.stmt) else ast.Expr(inner)]
+    inner.decorator_list = []
     outer: Any = ast.parse(f"def outer({', '.join((*code.co_freevars, *_HELPERS))}): pass")
-    outer.body[0].body = body
+    outer.body[0].body = [inner if isinstance(inner, ast.stmt) else ast.Expr(inner)]
     made = compile(ast.fix_missing_locations(outer), code.co_filename, "exec")
     for name in ("outer", code.co_name):
         made = next(each for each in made.co_consts if isinstance(each, CodeType) and each.co_name == name)
