@@ -323,3 +323,138 @@ def test_what_an_autotuner_chose_is_recorded_and_32_warps_are_never_best(pyteste
     chosen = json.loads((pytester.path / "chosen.json").read_text())
     assert result["autotuned"]["softmax"]["num_warps"] == str(chosen)
     assert chosen < 32
+
+
+OWN_STREAM = """
+import cupy
+from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
+
+CODE = 'extern "C" __global__ void f(const float* x, float* y, size_t n)' \
+    '{ size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; if (i < n) y[i] = 2 * x[i]; }'
+M = 10_000_019
+
+@pytest.mark.gpu_benchmark(outputs="out", bytes=8 * M)
+@pytest.mark.parametrize("left_out", [0, 1])
+def test_own_stream(gpu_benchmark, left_out):
+    device = Device()
+    device.set_current()
+    stream = device.create_stream()
+    options = ProgramOptions(arch=f"sm_{device.arch}")
+    kernel = Program(CODE, "c++", options).compile("cubin").get_kernel("f")
+    x, out = cupy.random.random(M, dtype=cupy.float32), cupy.empty(M, cupy.float32)
+    device.sync()
+
+    def run(x, out):
+        config = LaunchConfig(grid=-(-M // 256), block=256)
+        launch(stream, config, kernel, x.data.ptr, out.data.ptr, np.uint64(M - left_out))
+
+    gpu_benchmark(run, x, out)
+    gpu_benchmark.verify(out, 2 * x.get())
+"""
+
+
+def test_work_on_a_stream_of_the_tests_own_is_timed_and_events_only_note_that_they_missed_it(measured):
+    pytest.importorskip("cupy")
+    done, (right, wrong) = measured(KERNELS + OWN_STREAM)
+    done.assert_outcomes(passed=1, failed=1)
+    assert [each["invalid"] for each in right["measurements"]] == [None, None]
+    assert right["measurements"][0]["timer"] == "cupti"
+    assert wrong["correctness"] == "INCORRECT"
+
+
+STATIC = """
+import torch
+
+@pytest.mark.gpu_benchmark
+@pytest.mark.parametrize("right", [True, False])
+def test_graphed(gpu_benchmark, right):
+    x = torch.rand(1024, 1024, device="cuda")
+    model = torch.nn.Linear(1024, 1024, device="cuda").eval()
+    with torch.no_grad():
+        expected = model(x).cpu() if right else model(x.T).cpu()
+        graphed = torch.cuda.make_graphed_callables(model, (x,))
+        gpu_benchmark.verify(gpu_benchmark(graphed, x), expected, rtol=1e-4, atol=1e-5)
+
+@pytest.mark.gpu_benchmark
+@pytest.mark.parametrize("right", [True, False])
+def test_reduce_overhead(gpu_benchmark, right):
+    x = torch.rand(8192, 1024, device="cuda")
+    compiled = torch.compile(lambda x: torch.softmax(x, 1), mode="reduce-overhead")
+    expected = torch.softmax(x, 1 if right else 0).cpu()
+    gpu_benchmark.verify(gpu_benchmark(compiled, x), expected, rtol=1e-5)
+"""
+
+
+def test_graphs_that_return_the_same_memory_each_time_are_right_and_a_note_says_so(measured):
+    pytest.importorskip("torch")
+    done, found = measured(KERNELS + STATIC)
+    done.assert_outcomes(passed=2, failed=2)
+    for result in found:
+        assert (result["correctness"] == "INCORRECT") == ("False" in result["case"]["id"])
+        assert any("in the same memory after each call" in note["text"] for note in result["notes"])
+
+
+AS_SIMULATED = """
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+@cuda.jit
+def narrow(a, b, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = (a[i] + b[i]) // 2 + a[i] * b[i] + (a[i] - b[i] < 0) + (a[i] << 3)
+
+@cuda.jit
+def infinite(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = 1 / math.exp(x[i])
+
+A, B = np.random.default_rng(0).integers(0, 256, (2, 1000), np.uint8)
+
+@pytest.mark.gpu_benchmark(outputs="out")
+@pytest.mark.parametrize("right", [True, False])
+def test_narrow(gpu_benchmark, right):
+    a, b = A.astype(np.int64), B.astype(np.int64)
+    expected = (a + b) // 2 + a * b + (a << 3) if right else (A + B) // 2 + A * B + (A << 3)
+    out = cuda.device_array(1000, np.int64)
+    gpu_benchmark(narrow[8, 128], cuda.to_device(A), cuda.to_device(B), out)
+    gpu_benchmark.verify(out, expected)
+
+@pytest.mark.gpu_benchmark(outputs="out")
+def test_infinite(gpu_benchmark):
+    out = cuda.device_array(2)
+    gpu_benchmark(infinite[1, 32], cuda.to_device(np.array([0, 1000.0])), out)
+    gpu_benchmark.verify(out, np.array([1.0, 0.0]))
+
+@pytest.mark.gpu_benchmark(outputs="out")
+def test_managed(gpu_benchmark):
+    managed, out = cuda.managed_array(N, np.float32), cuda.managed_array(N, np.float32)
+    managed[:] = x
+    gpu_benchmark(saxpy[N // 256, 256], 2.0, managed, managed, out)
+    gpu_benchmark.verify(out, 3.0 * x.astype(np.float64), rtol=1e-6)
+
+@pytest.mark.gpu_benchmark(inout="count")
+@pytest.mark.parametrize("right", [True, False])
+def test_threads(gpu_benchmark, right):
+    @cuda.jit
+    def add(count):
+        if right:
+            cuda.atomic.add(count, cuda.grid(1) % count.size, 1)
+        elif cuda.grid(1) == 0:
+            count[0] += 1
+
+    def launch(count):
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(lambda _: add[20, 50](count), range(3)))
+
+    count = cuda.to_device(np.zeros(10, np.int64))
+    gpu_benchmark(launch, count)
+    gpu_benchmark.verify(count, np.full(10, 300))
+"""
+
+
+def test_a_gpu_says_what_the_simulator_says_of_narrow_integers_managed_arrays_and_host_threads(measured):
+    done, found = measured(KERNELS + AS_SIMULATED)
+    done.assert_outcomes(passed=4, failed=2)
+    assert all((each["correctness"] == "INCORRECT") == ("False" in each["case"]["id"]) for each in found)
