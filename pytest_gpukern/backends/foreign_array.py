@@ -382,7 +382,7 @@ def refuse_what_proves_nothing(actual: Any, expected: Any) -> None:
     import numpy as np
 
     for role, value in (*leaves("actual", actual), *leaves("expected", expected)):
-        if isinstance(value, np.ndarray) and type(value) not in (np.ndarray, np.memmap):
+        if isinstance(value, np.ndarray) and type(value) is not np.memmap and backend_of(value) is None:
             raise TypeError(
                 f"{role} is {_named(value)}, a subclass of numpy.ndarray, which may hide elements or compute "
                 "them when it is read: pass a plain array, as from numpy.array(…) or filled()"

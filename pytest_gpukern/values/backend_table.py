@@ -62,6 +62,8 @@ BACKENDS: dict[str, BackendRow] = {
         arrays=(
             ("numba.cuda.simulator.cudadrv.devicearray", "FakeCUDAArray"),
             ("numba.cuda.cudadrv.devicearray", "DeviceNDArray"),
+            ("numba.cuda.cudadrv.devicearray", "ManagedNDArray"),
+            ("numba.cuda.cudadrv.devicearray", "MappedNDArray"),
         ),
         packages=("numba", "numba_cuda"),
         starts_cuda=("numba.cuda",),

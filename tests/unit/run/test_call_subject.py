@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
@@ -164,6 +165,21 @@ def test_quick_calls_are_repeated_after_timing_unless_they_differ(rechecked, clo
     slow = doubling()
     rechecked(lambda x, out: (slow(x, out), clock.passes(8_000_000)))
     assert slow.calls == 4 + 1 + 2
+
+
+def test_of_what_calls_returned_only_the_last_is_held_while_the_next_is_made(rechecked):
+    returned, alive = [], []
+
+    def call(x, out):
+        alive.append([result() is not None for result in returned])
+        np.multiply(x, 2, out=out)
+        made = 2 * x
+        returned.append(weakref.ref(made))
+        return made
+
+    subject = rechecked(call)
+    assert subject.last is returned[-1]()
+    assert alive == [[False] * (number - 1) + [True] * bool(number) for number in range(len(alive))]
 
 
 def test_one_wrong_call_in_many_is_found_by_verify_or_by_declared_determinism(rechecked):
