@@ -26,14 +26,6 @@ _ASK_FOR_ALL = tuple(
 """Beginnings of the options by which somebody asks for pytest-benchmark's table, or what comes with it."""
 
 
-class _Params(dict[str, Any]):
-    """Holds axes and parameters; None for one that a case lacks, so that `--benchmark-group-by=param:…` works
-    where problems have different axes."""
-
-    def __missing__(self, key: str) -> None:
-        return None
-
-
 def write(report: RunReport, config: pytest.Config) -> None:
     """Appends every valid measurement to pytest-benchmark's session, if that saves, compares or shows them.
 
@@ -52,7 +44,7 @@ def write(report: RunReport, config: pytest.Config) -> None:
         metadata
         for result in report.results
         if result.correctness is not Correctness.INCORRECT and not result.simulated
-        for metadata in _of_result(result, report.groups.get(result.nodeid), report.listed.get(result.nodeid))
+        for metadata in _of_result(result, report.entries[result.nodeid], report.listed.get(result.nodeid))
     ]
     session.benchmarks.extend(published)
     _refuse_comparisons(session, published)
@@ -80,7 +72,7 @@ def _shows_all(config: pytest.Config) -> bool:
     return any(str(argument).startswith(_ASK_FOR_ALL) for argument in given)
 
 
-def _of_result(result: Result, group: str | None, listed: JsonDict | None) -> Iterator[Any]:
+def _of_result(result: Result, entry: JsonDict, listed: JsonDict | None) -> Iterator[Any]:
     taken: set[str] = set()
     for measurement in result.measurements:
         suffix = _suffix(result, measurement)
@@ -90,17 +82,17 @@ def _of_result(result: Result, group: str | None, listed: JsonDict | None) -> It
             continue
         if listed is not None and measurement.beside:
             continue  # a suite has the entries that it has without us; the main one tells of other timers
-        fixture = _own_entry(result) if listed is None else interop.ListedFixture(**listed)
+        fixture = _own_entry(result, entry) if listed is None else interop.ListedFixture(**listed)
         fixture.name += suffix
         fixture.fullname += suffix
-        fixture.group = group or fixture.group
+        fixture.group = entry["group"] or fixture.group
         ours = _extra_info(result, measurement)
         # What a test noted stays as it is, under whatever names, so ours goes under one.
         fixture.extra_info = ours if listed is None else {**fixture.extra_info, interop.OURS: ours}
         yield interop.metadata_of(fixture, measurement)
 
 
-def _own_entry(result: Result) -> interop.ListedFixture:
+def _own_entry(result: Result, entry: JsonDict) -> interop.ListedFixture:
     # Parameters may hold `::`, too.
     test, bracket, parameters = result.nodeid.partition("::")[2].partition("[")
     return interop.ListedFixture(
@@ -108,7 +100,7 @@ def _own_entry(result: Result) -> interop.ListedFixture:
         fullname=result.nodeid,
         group=result.case.problem,
         param=parameters.removesuffix("]") if bracket else None,
-        params=_Params({**result.case.point, **result.case.parameters}),
+        params=entry["params"],
     )
 
 

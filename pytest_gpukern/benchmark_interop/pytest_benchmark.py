@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -145,6 +145,28 @@ class ListedFixture:
     has_error: bool = False
     cprofile_stats: None = None
 
+    def __post_init__(self) -> None:
+        if self.params is not None:
+            # Titles show a tuple, which JSON lacks; a list is rarely a parameter.
+            self.params = _Params({n: tuple(v) if isinstance(v, list) else v for n, v in self.params.items()})
+
+
+class _Params(dict[str, Any]):
+    """Holds parameters; None for one that a test lacks, so `--benchmark-group-by=param:…` works for all."""
+
+    def __missing__(self, key: str) -> None:
+        return None
+
+
+def portable(params: Mapping[str, Any]) -> JsonDict:
+    """Returns parameters as JSON; what is neither a number nor a container becomes text that can travel."""
+    made: JsonDict = {}
+    for name, value in params.items():
+        with contextlib.suppress(Exception):  # as of the text of an array in a lost CUDA context
+            is_json = value is None or isinstance(value, (int, float, tuple, list, dict))
+            made[name] = plain(value) if is_json else f"{value}".encode(errors="backslashreplace").decode()
+    return made
+
 
 def metadata_of(fixture: Any, measurement: Measurement) -> Any:
     """Returns a measurement as an entry; `fixture` is that plugin's, or a `ListedFixture`."""
@@ -204,5 +226,6 @@ def add_entries(config: pytest.Config, entries: Iterable[JsonDict]) -> None:
 
 
 def _listed(metadata: Any) -> JsonDict:
-    names = ("name", "fullname", "group", "param", "params", "extra_info", "has_error")
-    return plain({name: getattr(metadata, name) for name in names})  # type: ignore[no-any-return]
+    names = ("name", "fullname", "group", "param", "extra_info", "has_error")
+    params = None if metadata.params is None else portable(metadata.params)
+    return plain({"params": params} | {name: getattr(metadata, name) for name in names})  # type: ignore[no-any-return]

@@ -27,7 +27,7 @@ class RunReport(RunResults):
 
     Attributes:
         places: test → file and line of its variant, or of the test itself.
-        groups: test → group that its marker names for pytest-benchmark, if any.
+        entries: test → what pytest-benchmark's entry of it needs: the `group` of its marker, its `params`.
         listed: test → how pytest-benchmark lists it, of tests that used that plugin's fixture.
         shortened: why fewer sessions were recorded than asked for → cases.
         stale: recorded cases that no longer exist, by file.
@@ -36,7 +36,7 @@ class RunReport(RunResults):
 
     settings: Settings = field(default_factory=Settings)
     places: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    groups: Mapping[str, str | None] = field(default_factory=dict)
+    entries: Mapping[str, JsonDict] = field(default_factory=dict)
     listed: Mapping[str, JsonDict] = field(default_factory=dict)
     baselines: WriteReport | None = None
     shortened: Mapping[str, Sequence[str]] = field(default_factory=dict)

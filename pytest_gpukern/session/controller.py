@@ -81,7 +81,7 @@ class Controller:
         self._fingerprints: dict[str, Fingerprint] = {}
         self.skips: list[Skip] = []
         self._rejected: dict[str, str] = {}
-        self.groups: dict[str, str | None] = {}
+        self.entries: dict[str, JsonDict] = {}
         self.listed: dict[str, JsonDict] = {}
         self._failures: dict[str, Failure] = {}
         self._places: dict[str, tuple[str, int]] = {}
@@ -260,7 +260,7 @@ class Controller:
             self._results.pop(nodeid, None)
             self._results[nodeid] = self._read(carried["result"], nodeid)
             self._sessions[nodeid] = [self._read(session, nodeid) for session in carried.get("sessions", ())]
-            self.groups[nodeid] = carried["group"]
+            self.entries[nodeid] = carried["entry"]
 
     def _read(self, data: JsonDict, nodeid: str) -> Result:
         """Returns the result that a report carries; those of one process share their fingerprint."""
@@ -433,7 +433,7 @@ class Controller:
             shift=self._shift,
             since_record=self._since_record,
             places=self._places,
-            groups=self.groups,
+            entries=self.entries,
             listed=self.listed,
             compared_with=self.compared_with,
             heading=self.heading,

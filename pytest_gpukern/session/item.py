@@ -44,8 +44,7 @@ _PASSED_AGAINST_A_STRICT_MARK = "[XPASS(strict)]"
 
 
 def may_use_gpu(item: pytest.Item) -> bool:
-    names = getattr(item, "fixturenames", ())
-    return not FIXTURES.isdisjoint(names) or measures_in(item)
+    return not FIXTURES.isdisjoint(getattr(item, "fixturenames", ())) or measures_in(item)
 
 
 def measures_in(item: pytest.Item) -> bool:
@@ -373,11 +372,17 @@ def attach(item: pytest.Item, report: pytest.TestReport, call: pytest.CallInfo[N
 
 
 def carried(item: pytest.Item, of_test: JsonDict) -> JsonDict:
-    """Returns what travels on the report of a test: `MeasuredTest.to_json`, and which test it is."""
-    case = case_of(item)
+    """Returns what travels on a test's report: `MeasuredTest.to_json`, which test it is, its parameters."""
+    from pytest_gpukern.benchmark_interop.pytest_benchmark import portable
+
+    case, params = case_of(item), dict(getattr(getattr(item, "callspec", None), "params", {}))
+    if case is not None:
+        del params["case"]
+        params |= {"variant": case.variant.name, "backend": case.variant.backend}
+        params |= case.point | case.parameters
     return {
         "id": case.id if case else item.nodeid,
-        "group": marker_of(item).group,
+        "entry": {"group": marker_of(item).group, "params": portable(params)},
         "place": list(place_of(item)),
         **of_test,
     }

@@ -1,12 +1,13 @@
 """A suite written for pytest-benchmark: what is marked is measured on the GPU, and the rest is left alone."""
 
 import json
+import re
 import sys
 
 import pytest
 
 from . import fake_gpu
-from .conftest import results_in
+from .conftest import HOST_PROBLEM, results_in
 
 SUITE = """
 import os
@@ -602,6 +603,34 @@ def test_marked(benchmark):
     (record,) = (pytester.path / "baselines").iterdir()
     assert "end_to_end/host/hot" in record.read_text()
     pytester.runpytest_inprocess(*run).assert_outcomes(passed=2, skipped=1)
+
+
+VALUES = [3, 0.5, "3.0", (4, 4), {"a": 1}, 1j, sum, None]
+IN_JSON = [3, 0.5, "3.0", [4, 4], {"a": 1}, "1j", "<built-in function sum>", None]
+PARAMETRIZED = f"""
+import pytest
+each = pytest.mark.parametrize("n", {VALUES}, ids=range({len(VALUES)}))
+@pytest.mark.gpu_benchmark(timer="host")
+@each
+def test_ours(gpu_benchmark, n): gpu_benchmark(abs, -1)
+@each
+def test_theirs(benchmark, n): benchmark(abs, -1)
+""".replace("<built-in function sum>", "sum")
+
+
+@pytest.mark.parametrize("where", ["-n0", "-n1", "--gpukern-isolate=on"])
+def test_pytest_benchmark_groups_our_tests_by_their_parameters_as_its_own(pytester, where):
+    pytester.makepyfile(test_it=PARAMETRIZED, test_problem=HOST_PROBLEM)
+    group = ("--benchmark-group-by=param:n", "--benchmark-columns=min", "--benchmark-json=out.json")
+    ran = pytester.runpytest("--gpu-benchmark", where, *group, *FAST)
+    own = {f"n={value}": 1 + (where != "-n1") for value in VALUES}  # under xdist it disables itself
+    titles = re.findall(r"^-* benchmark (['\"])(.*)\1: (\d+) tests", ran.stdout.str(), re.MULTILINE)
+    assert {title: int(count) for _, title, count in titles} == own | {"n=8": 2, "n=9": 2}
+    found = benchmarks_of(pytester)
+    ours = [found[f"test_it.py::test_ours[{number}]"] for number in range(len(VALUES))]
+    assert [entry["params"]["n"] for entry in ours] == IN_JSON
+    added = found["test_problem.py::test_doubling[doubling/host.add/n=9]"]
+    assert added["params"] == {"n": 9, "backend": "host", "variant": "add"}
 
 
 def test_a_plugin_in_the_place_of_pytest_benchmark_is_named(suite, pytester):

@@ -48,8 +48,10 @@ def pytest_collection_modifyitems(config, items):
 def pytest_sessionfinish(session):
     results = [Result.from_json(entry) for entry in RECEIVED]
     groups = {r.nodeid: "mine" if "grouped" in r.nodeid else None for r in results}
+    params = {r.nodeid: r.case.point | r.case.parameters for r in results}
+    entries = {test: {"group": groups[test], "params": params[test]} for test in groups}
     if not hasattr(session.config, "workerinput"):
-        write(RunReport(results, groups=groups), session.config)
+        write(RunReport(results, entries=entries), session.config)
     return (yield)
 
 @pytest.hookimpl(optionalhook=True)
