@@ -18,6 +18,7 @@ from pytest_gpukern.session.item import (
     conclude,
     end_observing,
     failing_where_wrong,
+    may_use_gpu,
     new_test,
     note_context,
     saying_what_is_missing,
@@ -82,6 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "which part of an output it writes. With --gpu-benchmark, the marker also holds for tests of "
         "pytest-benchmark's fixture",
     )
+    config.addinivalue_line("markers", "thread_unsafe(reason=): pytest-run-parallel runs it in one thread")
     role = role_of(config)
     isolation = None
     if role.where is Where.MEASURING:
@@ -133,6 +135,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         from pytest_gpukern.session.collection import parametrize_cases
 
         parametrize_cases(metafunc, *declared)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_itemcollected(item: pytest.Item) -> Generator[None]:
+    """Has pytest-run-parallel use one thread for what may use the GPU; older ones ask in this hook."""
+    if may_use_gpu(item) or item.get_closest_marker("gpu_benchmark") is not None:
+        item.add_marker(pytest.mark.thread_unsafe(reason="may use the GPU"))
+    yield
 
 
 @pytest.hookimpl(wrapper=True)

@@ -51,6 +51,15 @@ def test_the_marker_is_registered(pytester):
     pytester.runpytest_inprocess("--markers").stdout.fnmatch_lines(["@pytest.mark.gpu_benchmark(bytes=, *"])
 
 
+def test_what_may_use_the_gpu_is_thread_unsafe_by_the_marker_of_pytest_run_parallel(pytester):
+    asks = 'print(item.name, item.get_closest_marker("thread_unsafe") is not None)'
+    pytester.makeconftest(f"def pytest_itemcollected(item): {asks}")
+    marked = "import pytest\n@pytest.mark.gpu_benchmark\ndef test_marked(): pass\n"
+    pytester.makepyfile(f"{marked}def test_fixture(gpu_device): pass\ndef test_free(tmp_path): pass")
+    result = pytester.runpytest_inprocess("--strict-markers", "-Werror", "--collect-only", "-qs")
+    result.stdout.fnmatch_lines(["test_marked True", "test_fixture True", "test_free False"])
+
+
 def test_the_closest_marker_wins_argument_by_argument(pytester, gpu):
     pytester.makepyfile(
         test_doubling="""
