@@ -414,6 +414,13 @@ def _shown(value: Any) -> str:
     return f"the {type(value).__name__.replace('_', ' ')} of {value.__qualname__}"
 
 
+def how_to_verify(dtype: Any, name: str = "actual") -> str:
+    """Says how to verify an array whose elements are no numbers."""
+    if fields := getattr(dtype, "names", None):
+        return f"verify its fields one by one, such as {name}[{fields[0]!r}]"
+    return f"verify {name}.view('int64')" if getattr(dtype, "kind", "-") in "mM" else "verify numbers of it"
+
+
 def to_host(value: Any) -> np.ndarray[Any, Any]:
     """Returns a NumPy array with the contents of `value`, which may live on the device.
 
@@ -442,5 +449,6 @@ def to_host(value: Any) -> np.ndarray[Any, Any]:
     if narrow_dtype(array):
         array = array.astype(np.float32)
     if array.dtype.kind not in "biufc":
-        raise TypeError(f"{type(value).__name__} of dtype {array.dtype}: verify compares numbers only")
+        wrong = f"{type(value).__name__} of dtype {array.dtype!s:.200}: verify compares numbers only"
+        raise TypeError(f"{wrong}: {how_to_verify(array.dtype)}")
     return array

@@ -32,6 +32,7 @@ from pytest_gpukern.backends.backend import Backend, Workspace
 from pytest_gpukern.backends.foreign_array import (
     UsersArray,
     backend_of,
+    how_to_verify,
     leaves,
     may_be_array,
     narrow_dtype,
@@ -294,6 +295,7 @@ class CheckedCalls(Launch):
             seen = self.seen.outputs.get(name)
             old = None if seen is None or seen.last is None or self._word is not None else seen.last[0]
             fits = old is not None and (old.shape, old.dtype) == (output.array.shape, output.array.dtype)
+            fits = fits and output.array.holds_numbers  # a record has no bit that stands for an eighth
             output.fill(disturbed(old) if old is not None and fits else self._word or 0)
 
     def run(self) -> Any:
@@ -361,14 +363,15 @@ class CheckedCalls(Launch):
         output.region = region
 
     def _writable(self, name: str, value: Any, *, updates: bool) -> UsersArray:
-        array = users_array(value)
-        label = f"{self._where}: gpu_benchmark(outputs=…): {name} is {type(value).__name__}"
-        if array is None or not (array.holds_numbers or updates):
-            shown = f"{value!r}"[:60]
-            raise DeclarationError(
-                f"{label} {shown}, not an array of numbers: name an array of NumPy, CuPy and so on, or its "
-                "place in a tuple or dict, such as '2[1]'"
-            )
+        array, dtype, kind = users_array(value), getattr(value, "dtype", None), type(value).__name__
+        label = f"{self._where}: gpu_benchmark({'inout' if updates else 'outputs'}=…): {name} is {kind} "
+        label += " ".join(f"{value!r:.60}".split()) if dtype is None else f"of dtype {dtype!s:.200}"
+        if array is None:
+            remedy = "name an array of NumPy, CuPy and so on, or its place in a tuple or dict, such as '2[1]'"
+            raise DeclarationError(f"{label}, not an array of numbers: {remedy}")
+        if not (array.holds_numbers or updates):
+            remedy = f"declare it with inout=, and {how_to_verify(dtype, name)}"
+            raise DeclarationError(f"{label}, which cannot hold our poison: {remedy}")
         if array.read_only:
             raise DeclarationError(f"{label}, which is read-only: pass an array that can be written")
         return array

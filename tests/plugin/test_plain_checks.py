@@ -307,6 +307,42 @@ def test_a_keyword_of_that_name(gpu_benchmark, takes_it):
     assert notes["test_loose"] == f"{loose}0.004; write rtol=1.3e-06, atol=1e-08"
 
 
+RECORDS = """
+import numpy as np
+import pytest
+record = np.dtype([("pos", "f4", (3,)), ("inner", [("mass", "f8")])], align=True)
+dtypes = pytest.mark.parametrize("dtype", [record, "M8[s]", "U3", "V7", "O"], ids=range(5))
+updates = pytest.mark.gpu_benchmark(timer="host", inout="dst")
+def copy(src, dst): dst[...] = src
+@pytest.mark.gpu_benchmark(timer="host", outputs="dst")
+@dtypes
+def test_output(gpu_benchmark, dtype): gpu_benchmark(copy, *np.zeros((2, 4), dtype))
+@updates
+@dtypes
+def test_inout(gpu_benchmark, dtype): gpu_benchmark(copy, *np.zeros((2, 4), dtype))
+@updates
+@pytest.mark.parametrize("wrong", [0, 1])
+@pytest.mark.parametrize("dtype", [record, "M8[s]"], ids=range(2))
+def test_in_parts(gpu_benchmark, dtype, wrong):
+    def part(array): return array.view("int64") if dtype == "M8[s]" else array["inner"]["mass"]
+    src, dst = np.zeros((2, 4), dtype)
+    part(src)[:] = 3
+    gpu_benchmark(copy, src, dst)
+    gpu_benchmark.verify(part(dst), part(src) + wrong)
+"""
+
+
+def test_what_holds_no_numbers_is_refused_on_one_line_which_names_a_way_that_works(pytester):
+    pytester.makepyfile(test_it=RECORDS)
+    result = pytester.runpytest("--gpukern-simulator=never")
+    result.assert_outcomes(passed=4 + 2, failed=5 + 1 + 2)
+    inout = "test_it.py*outputs=…): dst is ndarray of dtype {}, which *: declare *inout=, and verify {}"
+    record = inout.format("[{]*'mass'*}", "its fields one by one, such as dst[[]'pos']")
+    times = inout.format("datetime64[[]s]", "dst.view('int64')")
+    objects = "test_it.py*inout=…): dst is ndarray of dtype object, not an array of numbers: *"
+    result.stdout.fnmatch_lines_random([record, times, objects, *["INCORRECT: * 4 of 4 elements *"] * 2])
+
+
 GUARDED = """
 def around(array):
     start = array.__array_interface__["data"][0] - array.itemsize

@@ -284,7 +284,7 @@ def test_declared_determinism_makes_a_difference_incorrect():
 def test_an_output_that_is_read_only_is_refused():
     out = np.empty(9)
     out.flags.writeable = False
-    with pytest.raises(ValueError, match="out is ndarray, which is read-only: pass an array"):
+    with pytest.raises(ValueError, match="out is ndarray of dtype float64, which is read-only: "):
         checked(double, X, out, outputs=("out",))
 
 
