@@ -518,7 +518,8 @@ def frames_of_variant(error: BaseException, case: Case) -> list[traceback.FrameS
 
 def what_raised(error: BaseException, case: Case, doing: str) -> str:
     """Returns what an exception says, with the innermost line of the variant's file, if one led to it."""
-    what, frames = f"{type(error).__name__}: {error}", frames_of_variant(error, case)
+    what = "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+    frames = frames_of_variant(error, case)
     if not frames:
         return f"{doing}: {what}"
     innermost = frames[-1]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -30,6 +31,18 @@ from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Correctness, GateFailure, JsonDict, Result
 
 _UNPOISONED = "its call returned no array and declares no outputs, so nothing that it wrote was poisoned"
+
+
+class Failed(pytest.fail.Exception):  # type: ignore[name-defined,misc]
+    """Fails a test without a traceback; pytest shows notes beside one only, so its message takes them."""
+
+    __module__ = "builtins"  # as of pytest's, so nobody sees a module
+    evidence: Evidence | None = None
+
+    def add_note(self, note: str, /) -> None:
+        self.msg = f"{self}\n{note}"
+        if self.evidence is not None and self.evidence.result.diagnosis:
+            self.evidence.add(diagnosis=f"{self.evidence.result.diagnosis}\n{' '.join(note.split())}")
 
 
 class MeasuredTest:
@@ -69,6 +82,7 @@ class MeasuredTest:
         self._failed_with: str | None = None
         self.sent = False
         self._loading = ExitStack()
+        self._example: object = None
 
     @property
     def result(self) -> Result | None:
@@ -194,7 +208,7 @@ class MeasuredTest:
         name = f"{check.name} {len(earlier) + 1}" if check.name in earlier else check.name
         wrong = None if check.diagnosis is None else check.diagnosis.message
         if wrong is not None and self.evidence is None:
-            wrong = f"nothing was called before this verify; call gpu_benchmark(kernel, …) first\n{wrong}"
+            wrong += "\n  nothing was called before this verify; call gpu_benchmark(kernel, …) first"
         if self.evidence is not None:
             errors = {} if check.error is None else {name: check.error}
             if wrong is None:
@@ -264,8 +278,14 @@ class MeasuredTest:
 
     def _begin_use(self) -> None:
         self.stop_observing()
-        if self.evidence is not None:
-            raise RuntimeError("gpu_benchmark measures once per test: split the test, or parametrize it")
+        control: Any = sys.modules.get("hypothesis.control")
+        in_example = control is not None and control.currently_in_test_context()
+        earlier, self._example = self._example, control.current_build_context() if in_example else None
+        if self.evidence is None or (self._example is not earlier and not self.evidence.result.measurements):
+            return
+        several = "Hypothesis runs it for each example: omit --gpu-benchmark, or measure without @given"
+        remedy = several if self._example is not earlier else "split the test, or parametrize it"
+        raise RuntimeError(f"gpu_benchmark measures once per test: {remedy}")
 
     def _fail_where_incorrect(self) -> None:
         __tracebackhide__ = True
@@ -276,7 +296,9 @@ class MeasuredTest:
         """Fails the test, at its end again if it goes on."""
         __tracebackhide__ = True
         self._failed_with = message
-        raise pytest.fail.Exception(message, pytrace=False) from None  # shown once
+        failed = Failed(message, pytrace=False)
+        failed.evidence = self.evidence
+        raise failed from None  # shown once
 
 
 class GpuBenchmark:

@@ -437,7 +437,7 @@ class Evidence:
             yield
         except IncorrectError as error:
             self.diagnosis = error.diagnosis
-            self.fails(error.diagnosis.message, error.errors)
+            self.fails("\n".join([str(error), *getattr(error, "__notes__", ())]), error.errors)
             self.add(measurements=(), trace=None)
             # Else, since Python 3.12, the error and the frame of `__exit__` hold each other and all frames
             # below: the test's objects would go when the collector runs, and not as the test ends.

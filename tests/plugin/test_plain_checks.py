@@ -294,7 +294,7 @@ def test_a_keyword_of_that_name(gpu_benchmark, takes_it):
             "test_doubling.py::test_no_array: gpu_benchmark(outputs=…): a is float 2.0, not*",
             "*: pass it behind the inputs and write outputs=2",
             "*DeclarationError: gpu_benchmark was given Case to call: call gpu_benchmark.run(case)",
-            "INCORRECT: nothing was called before this verify; call gpu_benchmark(kernel, …) first",
+            "  nothing was called before this verify; call gpu_benchmark(kernel, …) first",
             "E * ValueError: rtol='1e-6': must be a finite number ≥ 0, such as 1e-6",
             "E * TypeError: pedantic(check=*) is called as check(returned, *, here with 3 arguments, *",
         ]
@@ -341,6 +341,40 @@ def test_what_holds_no_numbers_is_refused_on_one_line_which_names_a_way_that_wor
     times = inout.format("datetime64[[]s]", "dst.view('int64')")
     objects = "test_it.py*inout=…): dst is ndarray of dtype object, not an array of numbers: *"
     result.stdout.fnmatch_lines_random([record, times, objects, *["INCORRECT: * 4 of 4 elements *"] * 2])
+
+
+PROPERTIES = """
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings, strategies
+few = settings(max_examples=9, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+pytestmark = pytest.mark.gpu_benchmark(timer="host")
+def double(x, last): return np.where(np.arange(x.size) < last, 2 * x, 0)
+@pytest.mark.parametrize("called", [0, 1])
+@pytest.mark.parametrize("last", [40, 32])
+@few
+@example(n=33)
+@given(n=strategies.integers(1, 32))
+def test_all(gpu_benchmark, called, last, n):
+    x = np.arange(1.0, n + 1)
+    gpu_benchmark.verify(gpu_benchmark(double, x, last) if called else double(x, last), 2 * x)
+@few
+@given(n=strategies.integers(1, 32))
+def test_twice(gpu_benchmark, n): gpu_benchmark(gpu_benchmark, abs, n)
+"""
+
+
+@pytest.mark.parametrize("where", ["-n0", "-n1", "--gpukern-isolate=on"])
+def test_each_example_of_hypothesis_is_checked_and_a_failing_one_is_told(pytester, monkeypatch, where):
+    monkeypatch.delenv("PYTEST_ADDOPTS")  # which leaves Hypothesis out
+    pytester.makepyfile(test_it=PROPERTIES)
+    options = ("--gpukern-simulator=never", "--gpukern-report=run.json", where)
+    result = pytester.runpytest_subprocess(*options)
+    result.assert_outcomes(passed=2, failed=3)
+    result.stdout.fnmatch_lines_random(["INCORRECT: output: wrong values: 1 of 33 *", "    n=33,*"] * 2)
+    assert "n=33" in results_in(pytester.path / "run.json")["test_it/test_all[32-1]"]["diagnosis"]
+    measured = pytester.runpytest_subprocess(*options, "--gpu-benchmark", "-kall and 40-1")
+    measured.stdout.fnmatch_lines(["E *Hypothesis * example: omit --gpu-benchmark, or measure without *"])
 
 
 GUARDED = """

@@ -42,6 +42,7 @@ class _Thread(greenlet):  # type: ignore[misc]
                 located = type(error)(f"{where}: {error}" if str(error) else where)
             except Exception:  # noqa: BLE001 - such as UnicodeDecodeError, which is not made of one string
                 located = RuntimeError(f"{where}: {type(error).__name__}: {error}")
+            located.__dict__.update(error.__dict__)  # with its notes
             raise located.with_traceback(error.__traceback__) from None
 
 
