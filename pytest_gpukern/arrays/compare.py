@@ -58,9 +58,12 @@ def _is_float(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "fc" or is_narrow(dtype)
 
 
-def _finfo(dtype: np.dtype[Any]) -> Any:
+def _finfo(dtype: DTypeLike) -> Any:
     import numpy as np
 
+    if (missing := dtype_missing(dtype)) is not None:
+        raise ValueError(missing)
+    dtype = np.dtype(dtype)
     if is_narrow(dtype):
         import ml_dtypes
 
@@ -456,9 +459,7 @@ class Tolerance:
 
         `atol` becomes at least the smallest normal number of `dtype`, which hardly affects other results.
         """
-        import numpy as np
-
-        return Tolerance(self.rtol, max(self.atol, float(np.finfo(np.dtype(dtype)).tiny)))
+        return Tolerance(self.rtol, max(self.atol, float(_finfo(dtype).tiny)))
 
     @classmethod
     def for_dtype(cls, dtype: DTypeLike) -> Tolerance:
@@ -481,6 +482,14 @@ class Tolerance:
         return cls(*known.get(name, (0.0, 0.0)))
 
     @classmethod
+    def for_ulps(cls, count: float, dtype: DTypeLike) -> Tolerance:
+        """Returns the tolerance of `count` units in the last place: count · eps relative, also of "bfloat16".
+
+        The eps of a dtype is the step from 1 to its next number.
+        """
+        return cls(rtol=count * float(_finfo(dtype).eps))
+
+    @classmethod
     def for_sum(cls, terms: int, dtype: DTypeLike, magnitude: float = 1.0) -> Tolerance:
         """Returns the tolerance for a sum of `terms` products of size `magnitude`.
 
@@ -488,9 +497,7 @@ class Tolerance:
         grows as the square root of its terms (N. J. Higham, Accuracy and Stability of Numerical Algorithms,
         2002, section 2.8). The factor 8 leaves room for the order of summation.
         """
-        import numpy as np
-
-        eps = float(np.finfo(np.dtype(dtype)).eps)
+        eps = float(_finfo(dtype).eps)
         return cls(rtol=8 * eps, atol=8 * eps * magnitude * float(terms) ** 0.5)
 
 

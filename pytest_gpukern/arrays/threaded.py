@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpukern.values.garbage import uncollected
@@ -44,27 +46,36 @@ def random_array(
     Args:
         rng: the seeded generator that `make_inputs` is given.
         shape: shape of the array.
-        dtype: float32, float64, or float16, which is rounded from float32.
-        distribution: "uniform" on [0, 1) or "normal" (mean 0, variance 1).
+        dtype: float32, float64, complex, or float16, "bfloat16" or float8, which are rounded from float32.
+            The last two need ml_dtypes.
+        distribution: "uniform" on [0, 1) or "normal" (mean 0, variance 1); of complex numbers, each part.
 
     Raises:
         ValueError: `distribution` or `dtype` is none of these.
     """
     import numpy as np
 
+    with suppress(ImportError):
+        import ml_dtypes  # noqa: F401 - from now on NumPy knows the names
     if distribution not in ("uniform", "normal"):
         raise ValueError(f"distribution={distribution!r}: must be uniform or normal")
-    if np.dtype(dtype).name not in ("float16", "float32", "float64"):
-        raise ValueError(f"dtype={dtype!r}: must be float16, float32 or float64; for integers, rng.integers")
     dims = (shape,) if isinstance(shape, int) else tuple(shape)
-    array = np.empty(dims, dtype=dtype)
+    try:
+        array = np.empty(dims, dtype=dtype)
+    except TypeError:
+        remedy = "bfloat16 and float8 need ml_dtypes; pip install ml_dtypes"
+        raise ValueError(f"NumPy has no dtype {dtype!r}: {remedy}") from None
+    if not re.fullmatch(r"b?float(16|32|64|8_.+)|complex(64|128)", array.dtype.name):
+        drawn = "float16, float32, float64, bfloat16, float8 or complex; for integers, rng.integers"
+        raise ValueError(f"dtype={dtype!r}: must be {drawn}")
     flat = array.reshape(-1)
+    flat = flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat
     children = rng.spawn(max(1, -(-flat.size // _CHUNK)))
 
     def fill(index: int) -> None:
         part = flat[index * _CHUNK : (index + 1) * _CHUNK]
         draw = children[index].random if distribution == "uniform" else children[index].standard_normal
-        drawn = part.astype(np.float32) if part.itemsize == 2 else part  # NumPy draws no float16
+        drawn = part.astype(np.float32) if part.itemsize <= 2 else part  # NumPy draws no float16
         draw(out=drawn, dtype=drawn.dtype)
         if drawn is not part:
             part[:] = drawn

@@ -14,7 +14,7 @@ from pytest_gpukern import Axis, Problem, Tolerance, boundaries, elementwise, ra
 # that fits a machine, hence 9e-4 < y < 1.1e3, far from denormals and overflow. float16 inside is off by up to
 # 2⁻¹¹, a thousand times the bound.
 # Subnormal results, below exp(-87.3), may be flushed to zero, as with -ftz=true.
-FOUR_ULP = Tolerance(rtol=4 * 2.0**-23, atol=0.0).flushing("float32")
+FOUR_ULP = Tolerance.for_ulps(4, "float32").flushing("float32")
 
 # exp of these is 0, infinite, NaN, 1, just below overflow, above it, near the smallest normal, subnormal, 0.
 SPECIAL = (-np.inf, np.inf, np.nan, 0.0, -0.0, 1e-45, -1e-40, 88.7, 89.0, -87.3, -100.0, -104.0)
@@ -33,7 +33,7 @@ def reference(x, dtype):
 
 def tolerance(dtype):
     """Four ULP of the dtype. CUDA documents 1 ULP for exp, and halves are rounded from float32."""
-    return FOUR_ULP if dtype == "float32" else Tolerance(rtol=4 * float(np.finfo(dtype).eps), atol=0.0)
+    return FOUR_ULP if dtype == "float32" else Tolerance.for_ulps(4, dtype)
 
 
 vector_exp = Problem(

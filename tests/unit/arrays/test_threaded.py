@@ -1,6 +1,9 @@
 """Work that is done by several threads, and draws of which a few elements change."""
 
 import gc
+import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -52,15 +55,52 @@ def test_in_large_arrays_the_share_that_changes_is_the_same(monkeypatch):
     assert 200 < (one != other).sum() < 350
 
 
+DRAWN = (
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+)
+
+
 @pytest.mark.parametrize("distribution", ["uniform", "normal"])
-def test_half_precision_is_drawn_as_float32_and_rounded(distribution):
-    half, single = (
-        random_array(np.random.default_rng(5), 100, dtype, distribution=distribution)
-        for dtype in ("float16", "float32")
+@pytest.mark.parametrize("dtype", DRAWN)
+def test_floats_and_complex_numbers_are_drawn_and_narrow_ones_rounded_from_float32(dtype, distribution):
+    if dtype.startswith(("bfloat", "float8")):
+        pytest.importorskip("ml_dtypes")
+
+    def drawn(dtype):
+        return random_array(np.random.default_rng(5), (10, 100), dtype, distribution=distribution)
+
+    array = drawn(dtype)
+    assert (array.dtype.name, array.shape) == (dtype, (10, 100))
+    if array.itemsize <= 2:
+        assert array.tobytes() == drawn("float32").astype(dtype).tobytes()
+    parts = [array.real, array.imag] if array.dtype.kind == "c" else [array.astype("f8")]
+    assert [part.mean() for part in parts] == pytest.approx(
+        [0.5 * (distribution == "uniform")] * len(parts), abs=0.1
     )
-    assert np.array_equal(half, single.astype("float16"))
 
 
-def test_what_is_no_float_is_refused_with_what_draws_it():
-    with pytest.raises(ValueError, match=r"dtype='int32': must be float16, .*; for integers, rng.integers"):
-        random_array(np.random.default_rng(5), 100, "int32")
+@pytest.mark.parametrize("dtype", ["?", "i1", "u8", "int32", "longdouble", "U3"])
+def test_what_is_no_such_float_is_refused_with_what_draws_it(dtype):
+    with pytest.raises(
+        ValueError, match=rf"dtype='{re.escape(dtype)}': must be float16, .*; for integers, rng"
+    ):
+        random_array(np.random.default_rng(5), 100, dtype)
+
+
+def test_without_ml_dtypes_it_is_named_by_what_needs_it():
+    code = "import sys; sys.modules['ml_dtypes'] = None; import numpy; from pytest_gpukern import "
+    for needs in (
+        "Tolerance; Tolerance.for_ulps(4, 'bfloat16')",
+        "random_array as r; r(None, 3, 'bfloat16')",
+    ):
+        run = subprocess.run(
+            [sys.executable, "-c", code + needs], capture_output=True, text=True, check=False
+        )
+        assert re.search(r"ValueError: .*bfloat16.* ml_dtypes.*; pip install ml_dtypes\n$", run.stderr)

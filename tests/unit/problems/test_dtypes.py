@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fakes import FakeEnvironment, doubling, run
 
-from pytest_gpukern import Axis, ProblemError, Tolerance
+from pytest_gpukern import Axis, ProblemError, Tolerance, random_array
 from pytest_gpukern.problems.cases import cases_of
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.settings import Settings
@@ -96,6 +96,21 @@ def test_a_failure_names_the_dtype():
 # dtypes that NumPy lacks
 
 NARROW = {"tolerance": lambda dtype: Tolerance(rtol=2.0**-24 if dtype == "float32" else 2.0**-8)}
+
+
+@pytest.mark.parametrize(("factor", "correctness"), [(2, "PASSED"), (2.1, "INCORRECT")])
+def test_an_axis_of_dtypes_draws_and_judges_bfloat16_too(factor, correctness):
+    pytest.importorskip("ml_dtypes")
+    problem = doubling(
+        **IN_SEVERAL
+        | {"make_inputs": lambda rng, n, dtype: {"a": random_array(rng, n, dtype)}}
+        | {"tolerance": lambda dtype: Tolerance.for_ulps(1, dtype)},
+        axes={"n": Axis((8,), (16,)), "dtype": Axis(("float16", "bfloat16"), ("float32",))},
+    )
+    problem.variant("host")(lambda a, out: lambda: np.multiply(a, a.dtype.type(factor), out=out))
+    for case in cases_of(problem, "smoke"):
+        assert run(case, FakeEnvironment(settings=CHECKING)).correctness == correctness
+        assert problem.traffic_bytes(case.point) == 32
 
 
 def with_fewer_bits(a, out):

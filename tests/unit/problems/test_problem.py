@@ -429,6 +429,18 @@ def test_the_tolerance_of_a_sum_grows_with_the_root_of_its_terms():
     assert Tolerance.for_sum(100, "float32", magnitude=3).atol == pytest.approx(3 * few.atol)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "bits"),
+    [("float16", 10), ("f4", 23), (float, 52), ("c8", 23), ("bfloat16", 7), ("float8_e5m2", 2)],
+)
+def test_units_in_the_last_place_sums_and_flushing_are_those_of_any_float(dtype, bits):
+    if "_" in str(dtype) or dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    assert Tolerance.for_ulps(4, dtype) == Tolerance(rtol=4 * 2.0**-bits)
+    assert Tolerance.for_sum(1, dtype).rtol == 8 * 2.0**-bits
+    assert 0 < Tolerance().flushing(dtype).atol < 2.0**-13
+
+
 @pytest.mark.parametrize("what", ["traffic_bytes", "flops", "transfer_bytes"])
 def test_work_is_a_function_of_the_point_or_not_declared(what):
     declared = doubling(**{what: lambda n: 12 * n})
