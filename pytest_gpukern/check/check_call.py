@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import itertools
 import numbers
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -939,6 +940,8 @@ def _known(array: Any) -> tuple[str, UsersArray]:
     elif memory.shape == ():
         why = "has no dimension"
     elif library == "torch" and not memory.on_device:
+        if "triton.runtime.interpreter" in sys.modules:  # loaded only where it runs the kernels
+            return "triton", memory
         why = "is in host memory"
     else:
         return library, memory

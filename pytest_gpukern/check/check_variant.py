@@ -309,9 +309,9 @@ class Prepared(Launch):
 
     def _failed(self, doing: str, error: Exception) -> Exception:
         """Returns the error for a variant's exception; what the simulator lacks, or the problem, stays it."""
-        from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
+        from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported, WroteOutside
 
-        if isinstance(error, (SimulatorUnsupported, ProblemError)):
+        if isinstance(error, (SimulatorUnsupported, WroteOutside, ProblemError)):
             return error
         raised = what_raised(error, self.case, f"{doing} {self.case.variant.label}")
         return IncorrectError(Diagnosis.of(Fault.LAUNCH_FAILED, raised))

@@ -18,6 +18,7 @@ from pytest_gpukern.check.diagnosis import (
     diagnose_written,
 )
 from pytest_gpukern.gpu.live_threads import running_threads, still_running, threads_left, wait_for
+from pytest_gpukern.gpu.simulator.errors import WroteOutside
 from pytest_gpukern.values.note import Note
 
 if TYPE_CHECKING:
@@ -127,7 +128,12 @@ def checked_launch(launch: Launch, *, poisoned: bool = True) -> Made:
     launch.synchronize()
     threads, first = running_threads(), launch.first_call_ns is None
     start = time.perf_counter_ns()
-    returned = launch.run()
+    try:
+        returned = launch.run()
+    except WroteOutside as error:
+        diagnosis = diagnose_damage(error.args, launch.place)
+        assert diagnosis is not None
+        raise IncorrectError(diagnosis) from None
     launch.last_call_ns = float(time.perf_counter_ns() - start)
     if first:
         launch.first_call_ns = launch.last_call_ns

@@ -418,7 +418,8 @@ class GpuBenchmark:
         gets NaN. Make the copy before the measured call, not inside it.
 
         Args:
-            array: array of NumPy, or on the device of Numba, CuPy, PyCUDA or PyTorch.
+            array: array of NumPy, or on the device of Numba, CuPy, PyCUDA or PyTorch. In Triton's interpreter
+                it is a tensor on the host.
             name: the array's name in messages.
 
         Returns:

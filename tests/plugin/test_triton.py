@@ -147,6 +147,73 @@ def test_a_plain_test_is_checked_in_the_interpreter(pytester):
     result.stdout.fnmatch_lines(["INCORRECT: y: * still hold poison*"])
 
 
+REACHES = """
+@triton.jit
+def increase(x, y, n, at, EVERYWHERE: tl.constexpr):
+    i = at + tl.arange(0, 128)
+    tl.store(y + i, tl.load(x + i) + 1, mask=(i < n) | EVERYWHERE)
+
+
+@triton.jit
+def add_up(pair, n):
+    i = tl.arange(0, 128)
+    tl.atomic_add(pair[1] + i, tl.load(pair[0] + i) + 1, mask=i < n)
+
+
+@triton.jit
+def increase_by_address(address, x, n):
+    i = tl.arange(0, 128)
+    tl.store(tl.load(address).to(tl.pointer_type(tl.float32)) + i, tl.load(x + i) + 1, mask=i < n)
+
+
+def beside(x, y):
+    wide = torch.zeros(10, 100)
+    increase[(1,)](x, wide[3, 50:], 100, 0, False)
+    y.copy_(wide.view(-1)[350:450])
+
+
+LAUNCHES = {
+    "read unmasked": lambda x, y: increase[(1,)](x, y, 100, 0, False),
+    "in place": lambda x, y: (y.copy_(x), increase[(1,)](y, y, 100, 0, False)),
+    "beside a view": beside,
+    "NumPy's": lambda x, y: increase[(1,)](x, torch.from_numpy(y.numpy()), 100, 0, False),
+    "empty": lambda x, y: [increase[(1,)](x, of, len(of), 0, False) for of in (y[:0], torch.empty(0), y)],
+    "by its address": lambda x, y: increase_by_address[(1,)](torch.tensor([y.data_ptr()]), x, 100),
+    "atomic, in a tuple": lambda x, y: (y.zero_(), add_up[(1,)]((x, y), 100)),
+    "wrong: behind": lambda x, y: increase[(1,)](x, y, 100, 0, True),
+    "wrong: before": lambda x, y: increase[(1,)](x, y, 100, -3, False),
+    "wrong: far": lambda x, y: increase[(1,)](x, y, 0, 10**9, True),
+    "wrong: of a view": lambda x, y: increase[(1,)](x, y[90:], 100, 0, False),
+    "wrong: of an empty one": lambda x, y: increase[(1,)](x, torch.empty(0), 100, 0, False),
+    "wrong: of bytes": lambda x, y: increase[(1,)](x, y.to(torch.int8), 101, 0, False),
+    "wrong: atomic, in a tuple": lambda x, y: add_up[(1,)]((x, y), 101),
+}
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+@pytest.mark.parametrize("guarded", [False, True])
+@pytest.mark.gpu_benchmark(outputs="y")
+def test_it(gpu_benchmark, name, guarded):
+    x = torch.arange(100.0)
+    y = gpu_benchmark.guarded_like(x, "y") if guarded else torch.empty_like(x)
+    gpu_benchmark(LAUNCHES[name], x, y)
+    gpu_benchmark.verify(y, x + 1)
+
+
+def test_outside_of_a_measured_call():
+    increase[(1,)](torch.ones(3), torch.ones(3), 4, 0, False)
+"""
+
+
+def test_a_write_outside_an_allocation_is_a_fault_and_no_crash_and_a_read_there_finds_a_poison(pytester):
+    pytester.makepyfile(test_it="import pytest\n" + KERNELS + REACHES)
+    result = pytester.runpytest_subprocess("--gpukern-simulator=auto", "--gpukern-report=run.json")
+    result.assert_outcomes(passed=14, failed=15)
+    result.stdout.fnmatch_lines(["*WroteOutside: 4 bytes written outside y: flat index 3 of 3"])
+    for name, of in results_in(pytester.path / "run.json").items():
+        assert ("wrong" in name) == (": out of bounds" in (of["diagnosis"] or "")), (name, of["diagnosis"])
+
+
 def test_arguments_of_a_launch_on_a_gpu_have_the_names_of_the_kernels_parameters(pytester):
     pytester.makepyfile(kernels=KERNELS)
     pytester.syspathinsert()

@@ -27,6 +27,16 @@ class SimulatorUnsupported(Exception):  # noqa: N818 - a skip in the making, not
         super().__init__(feature if _PREFIX in feature else _PREFIX + feature)
 
 
+class WroteOutside(Exception):  # noqa: N818 - a fault of the kernel, not of this plugin
+    """A kernel in Triton's interpreter wrote outside its tensors: the `Damage` says where."""
+
+    def __str__(self) -> str:
+        zone = self.args[0]
+        return (
+            f"{zone.changed_bytes} bytes written outside {zone.array}: flat index {zone.index} of {zone.size}"
+        )
+
+
 # Type name → the top-level packages that define it. These errors are always about the machine.
 _TYPES_THAT_MEAN_ABSENCE = {
     "CudaSupportError": {"numba"},

@@ -10,7 +10,8 @@ import weakref
 from typing import Any, ClassVar
 
 from pytest_gpukern.arrays.compare import POISON, poison_bytes
-from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
+from pytest_gpukern.arrays.memory import Damage
+from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported, WroteOutside
 from pytest_gpukern.gpu.simulator.patching import add, original, publish, replace
 
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the same since 3.0.
@@ -219,3 +220,84 @@ def as_numpy_dtype(dtype: Any) -> Any:
     from numba.cuda.np import numpy_support
 
     return np.dtype(numpy_support.as_dtype(dtype) if isinstance(dtype, types.Type) else dtype)
+
+
+_ADDRESS = (1 << 48) - 1
+"""Bits of an address. Above them the interpreter's pointers have the number of the memory they belong to."""
+
+
+def mend_interpreter() -> None:
+    """Counts what Triton's interpreter launches, and tells what it cannot do from what is wrong.
+
+    No pointer reaches beside the allocation of its tensor, even where another lies: a write there is a fault
+    and no crash, and a read finds a poison. What a kernel makes of an address in an array reaches everything.
+    """
+    import numpy as np
+    from triton.runtime import interpreter
+
+    launch, convert = interpreter.GridExecutor.__call__, interpreter._implicit_cvt
+    memory, spans = interpreter._interpreter, dict[tuple[int, int], str]()  # of the launch: where → whose
+    load, store, update, exchange = memory.load, memory.store, memory.atomic_rmw, memory.atomic_cas
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> None:
+        SimulatedLaunches.count(self.fn)
+        given = (*zip(self.arg_names, args, strict=False), *kwargs.items())
+        spans.clear()
+        spans.update({(0, _ADDRESS + 1): "memory", (0, 0): "an empty tensor"})
+        spans.update((span_of(value), name) for name, value in given if hasattr(value, "data_ptr"))
+        try:
+            with np.errstate(all="ignore"):  # a GPU does not warn of 0/0 either
+                launch(self, *args, **kwargs)
+        except interpreter.InterpreterError as error:
+            cause: BaseException | None = error
+            while isinstance(cause, interpreter.InterpreterError):  # one for each function on the way
+                cause = cause.__cause__
+            if isinstance(cause, WroteOutside):
+                raise cause from None
+            if isinstance(cause, NotImplementedError):
+                raise SimulatorUnsupported(str(cause).partition(" not supported")[0]) from error
+            raise
+
+    def span_of(tensor: Any) -> tuple[int, int]:
+        storage = getattr(tensor, "base", tensor).untyped_storage()  # `base` if it is read as another dtype
+        return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+
+    def with_number(argument: Any) -> Any:
+        made = convert(argument)
+        if hasattr(argument, "data_ptr"):
+            spans.setdefault(span_of(argument), "a tensor")
+            made.handle.data = made.handle.data | np.uint64(list(spans).index(span_of(argument)) << 48)
+        return made
+
+    def reached(pointers: Any, mask: Any, size: int, *, writes: bool = True) -> tuple[Any, Any]:
+        """Returns addresses, and which of the mask are inside; raises WroteOutside."""
+        addresses = np.asarray(pointers & np.uint64(_ADDRESS))
+        numbers = np.minimum(pointers >> np.uint64(48), len(spans) - 1).astype(int)
+        bounds = np.array(list(spans), np.uint64)[numbers]
+        offsets = (addresses - bounds[..., 0]).view(np.int64)
+        inside = (offsets >= 0) & (addresses + np.uint64(size) <= bounds[..., 1])
+        stray = mask & ~inside
+        if writes and stray.any():
+            stray &= numbers == numbers[stray][0]
+            (start, stop), name = list(spans.items())[numbers[stray][0]]
+            elements, count = np.unique(offsets[stray] // size).tolist(), (stop - start) // size
+            nearest = min(elements, key=lambda index: max(index - count, -index))
+            raise WroteOutside(Damage(name, nearest >= 0, len(elements) * size, nearest, count))
+        return addresses, mask & inside
+
+    def checked_load(pointers: Any, mask: Any, other: Any, dtype: Any) -> Any:
+        addresses, inside = reached(pointers, mask, dtype.itemsize, writes=False)
+        return load(addresses, inside, np.where(mask & ~inside, unwritten(1, dtype), other), dtype)
+
+    def checked_store(pointers: Any, values: Any, mask: Any) -> None:
+        store(reached(pointers, mask, values.itemsize)[0], values, mask)
+
+    def checked_update(operation: Any, pointers: Any, values: Any, mask: Any, order: Any) -> Any:
+        return update(operation, reached(pointers, mask, values.itemsize)[0], values, mask, order)
+
+    def checked_exchange(pointers: Any, expected: Any, values: Any, order: Any) -> Any:
+        return exchange(reached(pointers, np.True_, values.itemsize)[0], expected, values, order)
+
+    interpreter.GridExecutor.__call__, interpreter._implicit_cvt = call, with_number
+    memory.load, memory.store = checked_load, checked_store
+    memory.atomic_rmw, memory.atomic_cas = checked_update, checked_exchange

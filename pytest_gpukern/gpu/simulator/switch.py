@@ -13,7 +13,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from typing import Any
 
-from pytest_gpukern.gpu.simulator.errors import SimulatorError, SimulatorUnsupported
+from pytest_gpukern.gpu.simulator.errors import SimulatorError
 
 VARIABLE = "NUMBA_ENABLE_CUDASIM"
 TRITON_VARIABLE = "TRITON_INTERPRET"
@@ -157,29 +157,11 @@ def _mend(load: Callable[[], None] = lambda: None) -> None:
 
 
 def _mend_interpreter(load: Callable[[], None]) -> None:
-    """Loads Triton's interpreter, counts what it launches, and tells what it cannot do from what is wrong."""
+    """Loads Triton's interpreter and fixes it."""
     load()
-    import numpy as np
-    from triton.runtime import interpreter
+    from pytest_gpukern.gpu.simulator.launch import mend_interpreter
 
-    from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
-
-    launch = interpreter.GridExecutor.__call__
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> None:
-        SimulatedLaunches.count(self.fn)
-        try:
-            with np.errstate(all="ignore"):  # a GPU does not warn of 0/0 either
-                launch(self, *args, **kwargs)
-        except interpreter.InterpreterError as error:
-            cause: BaseException | None = error
-            while isinstance(cause, interpreter.InterpreterError):  # one for each function on the way
-                cause = cause.__cause__
-            if isinstance(cause, NotImplementedError):
-                raise SimulatorUnsupported(str(cause).partition(" not supported")[0]) from error
-            raise
-
-    interpreter.GridExecutor.__call__ = call
+    mend_interpreter()
 
 
 def _mend_autotuner(load: Callable[[], None]) -> None:
