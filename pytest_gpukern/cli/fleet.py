@@ -13,7 +13,7 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.fleet import FORMS, Told, rows, terminal
 from pytest_gpukern.report.fleet_files import NO_RUNS, host_and_index, read_sessions, run_files
 from pytest_gpukern.values.atomic_file import write_named
-from pytest_gpukern.values.untrusted_json import FileError, printable
+from pytest_gpukern.values.untrusted_json import FileError, content_of, printable
 
 _SHOWN = 8
 """Hosts that are named; more are counted."""
@@ -95,10 +95,9 @@ def _hosts(path: Path, reported: Iterable[str]) -> dict[str, str]:
     """
     remedy = "Name one host a line, as in: scontrol show hostnames > hosts.txt"
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        problem = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-        raise FileError(path, problem, remedy) from error
+        lines = content_of(path).decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise FileError(path, f"cannot be read: {error}", remedy) from error
     words = [line.partition("#")[0].split() for line in lines]
     names = [re.sub(r":\d+$", "", first) for first, *_ in filter(None, words)]
     if not names:

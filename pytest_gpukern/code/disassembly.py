@@ -31,7 +31,7 @@ from pytest_gpukern.gpu.kernel_facts import with_occupancy
 from pytest_gpukern.gpu.programs import cuda_program
 from pytest_gpukern.values import atomic_file
 from pytest_gpukern.values.result import KernelFacts
-from pytest_gpukern.values.untrusted_json import FileError, bounded, printable
+from pytest_gpukern.values.untrusted_json import FileError, bounded, content_of, printable
 
 _REMEDY = "pip install --upgrade 'pytest-gpukern[code]'"
 _OLDEST = "13.4.92"  # of cuda-toolkit 13.4.2: 13.4.49, of 13.4.1, says "Unknown option 'annotate'"
@@ -292,8 +292,8 @@ class Store(NamedTuple):
 
     def facts(self, key: str, make: Callable[[], KernelFacts]) -> KernelFacts:
         path = self.folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
-        with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
-            checksum, _, content = path.read_bytes().partition(b"\n")
+        with contextlib.suppress(FileError, ValueError, msgspec.MsgspecError):
+            checksum, _, content = content_of(path).partition(b"\n")
             if checksum == hashlib.sha256(content).hexdigest().encode():
                 return msgspec.json.decode(content, type=KernelFacts)
         facts = make()

@@ -24,7 +24,7 @@ from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import HostCopy, JsonDict, Measurement
 from pytest_gpukern.values.timer_table import auto_timers
-from pytest_gpukern.values.untrusted_json import FileError, read
+from pytest_gpukern.values.untrusted_json import FileError, content_of, read
 
 _METHOD = 3
 """Part of the key. Raise it if kernels, methods or fields change, so that everybody measures again."""
@@ -216,13 +216,15 @@ def _credible(measured: Measured, peaks: Mapping[str, float]) -> tuple[Ceilings,
 def _read(path: Path, warn: Callable[[str], None]) -> Ceilings | None:
     """Returns the stored ceilings; None if there are none, or, with a warning, if they are unusable."""
     try:
-        stored: Ceilings = read(path.read_bytes(), Ceilings, refuse=lambda _: None)
+        if not path.exists():
+            return None
+        stored: Ceilings = read(content_of(path), Ceilings, refuse=lambda _: None)
         if stored == Ceilings():
             raise ValueError("it holds no ceilings")
         return stored
-    except (OSError, ValueError) as error:
-        if not isinstance(error, FileNotFoundError):
-            warn(f"{path} cannot be used ({error}): the device's ceilings are measured again")
+    except (FileError, OSError, ValueError) as error:
+        problem = error.problem if isinstance(error, FileError) else error
+        warn(f"{path} cannot be used ({problem}): the device's ceilings are measured again")
     return None
 
 

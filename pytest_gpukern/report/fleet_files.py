@@ -139,7 +139,7 @@ def read_sessions(files: Iterable[Path]) -> tuple[list[Session], list[FileError]
     """Returns the sessions of all files, and of those that cannot be read, why; the same file counts once."""
     sessions: list[Session] = []
     unreadable = []
-    for path in {path.resolve(): path for path in files}.values():
+    for path in {os.path.realpath(path): path for path in files}.values():
         try:
             content = content_of(path)
             sessions += sessions_of(content, *host_and_index(path))

@@ -18,7 +18,7 @@ from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.backend_table import runs_on_gpu
 from pytest_gpukern.values.result import CaseInfo, Correctness, Measurement, Result, SessionRole, Summary
-from pytest_gpukern.values.untrusted_json import FileError, content_of
+from pytest_gpukern.values.untrusted_json import content_of
 
 _BEGINNING = datetime.fromtimestamp(0, UTC)
 
@@ -39,10 +39,10 @@ class _Named(msgspec.Struct):
 
 
 def is_baseline(path: Path) -> bool:
-    """Says whether a file means to be a baseline; the reader of runs tells what is neither."""
+    """Says whether a file means to be a baseline, by its name where damaged; raises FileError."""
     try:
         named = msgspec.json.decode(content_of(path), type=_Named)
-    except (FileError, msgspec.MsgspecError, ValueError, RecursionError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return path.name.count(".") >= 2 and path.parent.name == "baselines"
     return named.device_model is not msgspec.UNSET
 
