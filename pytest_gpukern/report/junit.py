@@ -6,6 +6,7 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.conclusion import cards
 from pytest_gpukern.report.rows import judged, scope_times
 from pytest_gpukern.report.run import RunResults
+from pytest_gpukern.values.untrusted_json import printable
 from pytest_gpukern.values.verdict_table import INCORRECT
 
 
@@ -29,7 +30,7 @@ def properties(run: RunResults) -> list[tuple[str, str]]:
         "reason": reason.partition("\n")[0],
         "device": result.fingerprint.hardware(on_gpu=result.case.on_gpu) or "",
     }
-    return [(f"gpukern.{name}", value) for name, value in values.items() if value]
+    return [(f"gpukern.{name}", printable(value)) for name, value in values.items() if value]
 
 
 def _change(ratio: float | None) -> str:

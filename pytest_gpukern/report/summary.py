@@ -134,7 +134,7 @@ def skip_texts(skips: Sequence[Skip]) -> list[str]:
 
 
 def why(skip: Skip) -> str:
-    return skip.reason.strip() or "no reason given"
+    return " ".join(skip.reason.split()) or "no reason given"
 
 
 def false_alarms(results: Sequence[Result]) -> str:

@@ -29,6 +29,7 @@ from pytest_gpukern.run.spine import NO_CALL, Evidence, NotRunError, SubjectCont
 from pytest_gpukern.values.nearest import refusing_unknown
 from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Correctness, GateFailure, JsonDict, Result
+from pytest_gpukern.values.untrusted_json import printable_lines
 
 _UNPOISONED = "its call returned no array and declares no outputs, so nothing that it wrote was poisoned"
 
@@ -40,6 +41,7 @@ class Failed(pytest.fail.Exception):  # type: ignore[name-defined,misc]
     evidence: Evidence | None = None
 
     def add_note(self, note: str, /) -> None:
+        note = printable_lines(note)
         self.msg = f"{self}\n{note}"
         if self.evidence is not None and self.evidence.result.diagnosis:
             self.evidence.add(diagnosis=f"{self.evidence.result.diagnosis}\n{' '.join(note.split())}")
@@ -295,7 +297,7 @@ class MeasuredTest:
     def _fail(self, message: str) -> NoReturn:
         """Fails the test, at its end again if it goes on."""
         __tracebackhide__ = True
-        self._failed_with = message
+        self._failed_with = message = printable_lines(message)  # pytest shows it as it is
         failed = Failed(message, pytrace=False)
         failed.evidence = self.evidence
         raise failed from None  # shown once

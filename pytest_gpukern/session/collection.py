@@ -28,7 +28,7 @@ from pytest_gpukern.session.stash import (
 from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.options import asked, try_the_simulator
 from pytest_gpukern.values.timer_table import times_host
-from pytest_gpukern.values.untrusted_json import FileError
+from pytest_gpukern.values.untrusted_json import FileError, printable_lines
 
 if TYPE_CHECKING:
     from pytest_gpukern.baseline.store import KnownCases
@@ -311,7 +311,8 @@ def header(config: pytest.Config) -> list[str]:
     seed = environment.settings.seed
     if seed is not None:
         lines.append(f"gpukern seed: {seed} for all inputs; --gpukern-seed={seed} repeats it")
-    return lines + [f"gpukern warning: {warning}" for warning in gpu.warnings]
+    lines += [f"gpukern warning: {warning}" for warning in gpu.warnings]
+    return [*map(printable_lines, lines)]
 
 
 def _note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, deselected: int) -> None:

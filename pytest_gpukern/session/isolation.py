@@ -31,6 +31,7 @@ from pytest_gpukern.session.item import carried, context_of, may_use_gpu, tear_d
 from pytest_gpukern.session.stash import Assignment, captures, children_of, device_uuid, environment_of, tell
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness, JsonDict
+from pytest_gpukern.values.untrusted_json import printable_lines
 
 _MOST_STARTS_IN_VAIN = 2
 _MOST_TRIES = 3
@@ -321,7 +322,7 @@ class _Attempt:
             when = "call"
         else:
             when = "teardown"
-        failed = self._made(when, "failed", why, shown)
+        failed = self._made(when, "failed", printable_lines(why), printable_lines(shown.expandtabs()))
         if when == "teardown":
             self._report(failed)
             return

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -158,7 +158,7 @@ def _end_without_gpu(item: pytest.Item, error: Exception) -> None:
         raise pytest.skip.Exception(reason, _use_item_location=True) from None
     by_numba = type(error).__module__.partition(".")[0] == "numba"
     remedy = try_the_simulator(item.config) if by_numba else "Only Numba kernels can be checked without one"
-    raise pytest.fail.Exception(f"no GPU: {gpu.missing_gpu}\n{remedy}", pytrace=False) from None
+    _fail(f"no GPU: {gpu.missing_gpu}\n{remedy}")
 
 
 def simulator_lacks(error: BaseException) -> str | None:
@@ -224,7 +224,7 @@ def failing_where_wrong(item: pytest.Item) -> Iterator[None]:
         kept = getattr(item, "_excinfo", None)  # unittest's, which pytest prefers to ours
         if kept and isinstance(kept[0].value, pytest.skip.Exception):
             kept.clear()
-        raise pytest.fail.Exception(f"{_wrong(item)}\n  {_WENT_ON}", pytrace=False) from None
+        _fail(f"{_wrong(item)}\n  {_WENT_ON}")
 
 
 def _wrong(item: pytest.Item) -> str | None:
@@ -326,16 +326,22 @@ def _fail_where_threads_go_on_launching(item: pytest.Item, *, failed: bool) -> N
     if stash.role_of(config).is_replaced:
         config.stash[stash.LOST] = stash.LostContext(item.nodeid, why)
     if not failed:
-        pytest.fail(f"{why}; join it in the test", pytrace=False)
+        _fail(f"{why}; join it in the test")
 
 
 def _fail_by_the_gate(item: pytest.Item, test: MeasuredTest, failures: Sequence[GateFailure]) -> None:
     """Fails a test for the gate's reasons, if any; in a child session its parent judges."""
     if failures and stash.role_of(item.config).judges:
-        from pytest_gpukern.values.untrusted_json import printable_lines
-
         test.gate_failures = tuple(failures)
-        pytest.fail(printable_lines("\n".join(map(str, failures))), pytrace=False)  # may quote the record
+        _fail("\n".join(map(str, failures)))
+
+
+def _fail(text: str) -> NoReturn:
+    """Fails a phase with a text that may quote a record, a library or a user; pytest shows it as it is."""
+    __tracebackhide__ = True
+    from pytest_gpukern.values.untrusted_json import printable_lines
+
+    raise pytest.fail.Exception(printable_lines(text), pytrace=False) from None
 
 
 def attach(item: pytest.Item, report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
@@ -431,7 +437,7 @@ def replay(
         test.verified = True  # else the child session has said that the test never called us
         test.result, test.sessions, test.rejected = result, sessions, rejected
         if outcome == "failed" and not text.startswith(_PASSED_AGAINST_A_STRICT_MARK):
-            pytest.fail(text, pytrace=False)
+            _fail(text)
         if outcome == "xfailed":
             pytest.xfail(text)
         if outcome == "skipped":

@@ -304,14 +304,19 @@ def printable(text: str) -> str:
     r"""Returns a line with unprintable characters escaped as in JSON, such as `\u001b`.
 
     Unprintable are control characters, ends of lines, marks that change the direction of writing, and halves
-    of surrogate pairs.
+    of surrogate pairs. So is a sign of what a CI takes for a command: `::` where GitHub looks, behind spaces
+    too, and `##[` or `##vso[` anywhere.
     """
-    return text if text.isprintable() else "".join(map(_shown, text))
+    shown = text if text.isprintable() else "".join(map(_shown, text))
+    return _COMMAND.sub(lambda sign: f"{sign[0][:-1]}\\u{ord(sign[0][-1]):04x}", shown)
 
 
 def printable_lines(text: str) -> str:
     """Does the same for a text of several lines, which stay lines."""
-    return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
+    return "\n".join(map(printable, text.split("\n")))
+
+
+_COMMAND = re.compile(r"^\s*:(?=:)|#(?=#\w*\[)")
 
 
 def bounded(text: str, longest: int) -> str:

@@ -1,5 +1,7 @@
 """What a run tells GitHub Actions, and the comment that is made of its file."""
 
+import re
+
 import pytest
 
 from pytest_gpukern.cli import main as cli
@@ -70,3 +72,27 @@ def test_a_summary_that_cannot_be_written_fails_the_run_with_the_reason(recorded
     result = recorded()
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*missing/summary.md: cannot be written*"])
+
+
+def test_no_text_of_a_test_begins_a_command_or_colours_a_terminal(pytester, step, capsys):
+    pytester.makepyfile(
+        r"""
+        import pytest
+
+        TEXT = "a::b\n::stop-commands::x\r::error::y\n\u3000 ::add-mask::z ##vso[x]q ##[error]r\x1b[31m\x9b1m"
+
+        @pytest.mark.gpu_benchmark(timer="host")
+        def test_skipped(gpu_benchmark):
+            pytest.skip(TEXT)
+
+        def test_wrong(gpu_benchmark):
+            gpu_benchmark.pedantic(lambda: None, check=lambda _: TEXT)
+        """
+    )
+    pytester.runpytest_inprocess("--gpu-benchmark", "--gpukern-report=run.json")
+    assert cli.main(["report", "run.json"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    commands = [line.partition("=")[0] for line in told if line.lstrip().startswith("::")]
+    assert commands == ["::error file"]
+    assert not [line for line in told if re.search("##|\x1b|\x9b", line)]
+    assert any("skipped: a::b" in line for line in told)
