@@ -102,7 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
         controller = Controller(config)
         config.pluginmanager.register(controller, "gpukern-controller")
         if asked(config):
-            end_on_sigterm(config)
+            end_on_sigterm(config, controller)
         if asked(config) and settings_of(config).code:
             from pytest_gpukern.code.gate import CodeGate
 

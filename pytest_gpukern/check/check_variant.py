@@ -13,6 +13,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings
 
+import pytest
+
 from pytest_gpukern.arrays.compare import POISONS, Comparison, Tolerance, dtype_missing
 from pytest_gpukern.backends.backend import Backend, Workspace
 from pytest_gpukern.check.diagnosis import (
@@ -27,6 +29,7 @@ from pytest_gpukern.check.diagnosis import (
 )
 from pytest_gpukern.check.engine import check_left, checked_launch, repeat_while_steady, worth_repeating
 from pytest_gpukern.gpu import memory_accounts
+from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported, WroteOutside
 from pytest_gpukern.problems.call_by_name import Point, ProblemError, call_by_name, place_of
 from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.problems.dataset import CONTENTS, Dataset, Datasets
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+NO_MISTAKES = (SimulatorUnsupported, ProblemError, pytest.exit.Exception)
+"""Errors in a user's code that say nothing about its kernel."""
 SLOW_ON_HOST_NS = 5e7
 SLOW_ON_DEVICE_NS = 2e7
 """A longer call has warmed up everything while it was checked, and is repeated as rarely as possible."""
@@ -308,10 +313,8 @@ class Prepared(Launch):
             self.runs[self.dataset.seed_offset] = Run(self.point, self.dataset.inputs, outputs)
 
     def _failed(self, doing: str, error: Exception) -> Exception:
-        """Returns the error for a variant's exception; what the simulator lacks, or the problem, stays it."""
-        from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported, WroteOutside
-
-        if isinstance(error, (SimulatorUnsupported, WroteOutside, ProblemError)):
+        """Returns the error for a variant's exception; what is none of its mistakes stays as it is."""
+        if isinstance(error, (*NO_MISTAKES, WroteOutside)):  # the engine tells of writes outside
             return error
         raised = what_raised(error, self.case, f"{doing} {self.case.variant.label}")
         return IncorrectError(Diagnosis.of(Fault.LAUNCH_FAILED, raised))

@@ -13,6 +13,7 @@ from typing import Any
 from pytest_gpukern.backends.backend import Backend
 from pytest_gpukern.check.check_variant import (
     AFTER_TIMING,
+    NO_MISTAKES,
     Prepared,
     check,
     check_corners,
@@ -153,7 +154,7 @@ class CaseSubject:
         except IncorrectError as error:
             raise error.after(AFTER_TIMING) from error
         except Exception as error:
-            if not _comes_from_the_launch(error, first):
+            if isinstance(error, NO_MISTAKES) or not _comes_from_the_launch(error, first):
                 raise
             raised = what_raised(error, first.case, f"{Fault.LAUNCH_FAILED} during it")
             message = f"correct before timing, {raised}"

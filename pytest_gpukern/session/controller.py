@@ -50,7 +50,11 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.result import JsonDict, Result
 
 
-def end_on_sigterm(config: pytest.Config) -> None:
+class Terminated(KeyboardInterrupt):
+    """Ends the run. No `except Exception` takes it for an error of a kernel, as it would `pytest.exit`."""
+
+
+def end_on_sigterm(config: pytest.Config, controller: Controller) -> None:
     """Lets SIGTERM end the run as Ctrl-C does: our processes end too, and temporary folders are removed.
 
     Python itself would die on the spot. A handler that somebody else installed stays.
@@ -61,7 +65,10 @@ def end_on_sigterm(config: pytest.Config) -> None:
         return
 
     def end(number: int, _frame: FrameType | None) -> None:
-        pytest.exit("SIGTERM", returncode=128 + number)
+        controller.terminated = 128 + number
+        if controller.finishes:  # pytest shows the traceback of Ctrl-C
+            pytest.exit("SIGTERM", controller.terminated)
+        raise Terminated("SIGTERM")
 
     def restore() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -88,6 +95,7 @@ class Controller:
         self.problems: list[str] = []
         self.heading: list[str] = []
         self.closing: list[str] = []
+        self.finishes, self.terminated = False, 0
         self.compared_with = "baseline"
         self._files: tuple[Path, ...] = ()
         self._baselines: WriteReport | None = None
@@ -331,6 +339,7 @@ class Controller:
 
         This runs before the terminal's own wrapper, whose summary shows it.
         """
+        self.finishes, session.exitstatus = True, self.terminated or session.exitstatus
         if exitstatus != pytest.ExitCode.USAGE_ERROR and not self._config.getoption("collectonly"):
             with phase("reports"):
                 if asked(self._config):

@@ -530,6 +530,35 @@ def test_a_test_can_end_the_run(project, pytester):
     assert not is_alive(int(ran["test_broken"]))
 
 
+ENDS = {"os.kill(os.getpid(), 15)": 143, "pytest.exit('enough', returncode=7)": 7, "raise RuntimeError": 1}
+
+
+@pytest.mark.parametrize("place", ["launch", "check"])
+@pytest.mark.parametrize(("ends", "status"), ENDS.items())
+def test_what_ends_the_run_within_code_that_we_call_is_no_mistake_of_it(pytester, place, ends, status):
+    pytester.makepyfile(f"""
+        import os, pytest
+        from pytest_gpukern import Problem
+
+        problem = Problem("p", version=1, axes={{}}, make_inputs=lambda rng: {{"x": rng.random(8)}},
+                          outputs=lambda: {{"out": (8, "float64")}}, reference=lambda x: x)
+
+        def ends(*given):
+            {ends}
+
+        problem.variant("host")(lambda x, out: ends)
+
+        @problem.cases
+        def test_launch(gpu_benchmark, case):
+            gpu_benchmark.run(case)
+
+        def test_check(gpu_benchmark):
+            gpu_benchmark.pedantic(lambda: None, check=ends)
+        """)
+    result = pytester.runpytest_subprocess("--gpu-benchmark", "-p", "no:cacheprovider", "-k", place)
+    assert (result.ret, "1 wrong result" in result.stdout.str()) == (status, status == 1)
+
+
 @pytest.mark.parametrize(
     ("number", "status", "why"),
     [
