@@ -338,8 +338,9 @@ def _author_wrote(py_func: Any) -> Any:
 
 def _name(py_func: Any) -> str:
     function = _author_wrote(py_func)
-    of_numba = function.__module__.startswith("numba.")  # assignment to an array's elements, `cuda.reduce`
-    return f"{function.__module__}.{function.__name__}" if of_numba else str(function.__name__)
+    module = function.__module__ or ""  # what `exec` makes may have none
+    of_numba = module.startswith("numba.")  # assignment to an array's elements, `cuda.reduce`
+    return f"{module}.{function.__name__}" if of_numba else str(function.__name__)
 
 
 def _message(error: Exception, py_func: Any) -> str:

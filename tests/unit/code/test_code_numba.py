@@ -90,6 +90,9 @@ alike = {"free": free, "bound": bound, "grid sync": grid_sync, "signed with too 
 alike |= {" ".join(["sine", *each]): cuda.jit(**each)(sine) for each in options}
 for kernel in (lists, zeros, run_time_shared, calls_wrong, too_much_shared):
     alike[kernel.__name__] = cuda.jit(kernel)
+made = {"cuda": cuda}
+exec("def of_exec(a): a[cuda.grid(1)] = 1", made)  # its module is None
+alike["of exec"] = cuda.jit(made["of_exec"])
 dev = cuda.to_device
 def streams(a):
     event = cuda.event()
@@ -261,8 +264,9 @@ def test_what_host_code_does_around_launches_works(found, case):
 
 
 def test_kernels_of_numba_itself_are_told_from_the_user_s(found):
-    names = [found[case]["launches"][0]["kernel"] for case in ("reduce", "assignment")]
+    *names, made = (found[case]["launches"][0]["kernel"] for case in ("reduce", "assignment", "of exec"))
     assert all(name.startswith("numba.cuda.") for name in names)
+    assert made == "of_exec"
 
 
 def test_questions_of_occupancy_are_answered_for_an_h200(found):
