@@ -216,15 +216,13 @@ def _credible(measured: Measured, peaks: Mapping[str, float]) -> tuple[Ceilings,
 def _read(path: Path, warn: Callable[[str], None]) -> Ceilings | None:
     """Returns the stored ceilings; None if there are none, or, with a warning, if they are unusable."""
     try:
-        if not path.exists():
-            return None
         stored: Ceilings = read(content_of(path), Ceilings, refuse=lambda _: None)
         if stored == Ceilings():
             raise ValueError("it holds no ceilings")
         return stored
-    except (FileError, OSError, ValueError) as error:
-        problem = error.problem if isinstance(error, FileError) else error
-        warn(f"{path} cannot be used ({problem}): the device's ceilings are measured again")
+    except (FileError, ValueError) as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            warn(f"{path} cannot be used ({error}): the device's ceilings are measured again")
     return None
 
 

@@ -64,8 +64,7 @@ def locked(folder: Path) -> Iterator[None]:
 def replace(path: Path, content: bytes) -> None:
     """Writes a file so that readers see the old content or the new, never a part, and keeps its permissions.
 
-    It follows a link, also one to nothing, and replaces no pipe, socket or device. Owner and group become
-    those of the writer.
+    It follows a link, and replaces files alone. Owner and group become those of the writer.
 
     Raises:
         FileError: the file cannot be written or is read-only; it stays as it was.
@@ -73,10 +72,9 @@ def replace(path: Path, content: bytes) -> None:
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        there = target.stat().st_mode if target.exists() else None
-        if there is not None and not (stat.S_ISREG(there) or stat.S_ISDIR(there)):
+        mode = target.stat().st_mode if target.exists() else None
+        if mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise FileError(path, "is there already, and no regular file", "Remove it, or name another file")
-        mode = None if there is None else stat.S_IMODE(there)
         if mode is not None and not mode & 0o222:
             raise FileError(path, "is read-only", f"Make it writable: chmod u+w {path.name}")
         try:

@@ -42,7 +42,6 @@ _MOST_DIGITS = 20
 
 _PACKED = b"\x1f\x8b"
 """How a file begins that gzip packed."""
-
 MOST_BYTES = 2**28
 """Of a file, also once it is unpacked: a run of 25,000 cases, each with 10 kB."""
 _MOST_TO_EXPLAIN = 2**25
@@ -121,36 +120,23 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def content_of(path: Path) -> bytes:
-    """Returns the bytes of a regular file, unpacked if gzip packed it; raises FileError.
-
-    Neither a pipe nor a device is read, since that may never end, and nothing beyond `MOST_BYTES`.
-    """
-    too_long = FileError(path, f"holds more than {MOST_BYTES >> 20} MiB", "Split what it holds")
+    """Returns the bytes of a regular file, unpacked if gzip packed it; raises FileError, as for a pipe."""
     try:
-        with open(path, "rb", opener=_without_waiting) as stream:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
             status = os.fstat(stream.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise FileError(path, "cannot be read: Not a regular file", "Copy its content to a file")
             content = stream.read(MOST_BYTES + 1) if status.st_size <= MOST_BYTES else b""
+        if content.startswith(_PACKED):
+            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(MOST_BYTES + 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise FileError(path, f"is not complete gzip: {error}", "Copy it again, or pack it again") from error
     except OSError as error:
         problem = f"cannot be read: {error.strerror or error}"
         raise FileError(path, problem, "Check the path and its permissions") from error
     if max(status.st_size, len(content)) > MOST_BYTES:
-        raise too_long
-    if not content.startswith(_PACKED):
-        return content
-    try:
-        content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(MOST_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise FileError(path, f"is not complete gzip: {error}", "Copy it again, or pack it again") from error
-    if len(content) > MOST_BYTES:
-        raise too_long
+        raise FileError(path, f"holds more than {MOST_BYTES >> 20} MiB", "Split what it holds")
     return content
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Opens a file, and a pipe that nobody writes to without waiting for its other end."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def read(content: bytes, kind: Any, *, refuse: Callable[[Any], None]) -> Any:
@@ -282,6 +268,7 @@ def _passed_over(plain: Any, value: Any, where: str = "") -> Iterator[str]:
         yield from _passed_over(item, part, where + step)
 
 
+_COMMAND = re.compile(r"^\s*:(?=:)|#(?=#\w*\[)")
 _LONGEST_WHERE = 200
 _LONGEST_PROBLEM = 400
 
@@ -304,8 +291,7 @@ def printable(text: str) -> str:
     r"""Returns a line with unprintable characters escaped as in JSON, such as `\u001b`.
 
     Unprintable are control characters, ends of lines, marks that change the direction of writing, and halves
-    of surrogate pairs. So is a sign of what a CI takes for a command: `::` where GitHub looks, behind spaces
-    too, and `##[` or `##vso[` anywhere.
+    of surrogate pairs. So is what a CI takes for a command: `::` behind spaces, `##[` or `##vso[` anywhere.
     """
     shown = text if text.isprintable() else "".join(map(_shown, text))
     return _COMMAND.sub(lambda sign: f"{sign[0][:-1]}\\u{ord(sign[0][-1]):04x}", shown)
@@ -314,9 +300,6 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """Does the same for a text of several lines, which stay lines."""
     return "\n".join(map(printable, text.split("\n")))
-
-
-_COMMAND = re.compile(r"^\s*:(?=:)|#(?=#\w*\[)")
 
 
 def bounded(text: str, longest: int) -> str:
