@@ -124,7 +124,7 @@ def explain_failure(collector: pytest.Collector, report: pytest.CollectReport) -
     from pytest_gpukern.run.environment import cannot_import
 
     simulates = simulator_of(config).active
-    reason = simulator_lacks(error.__cause__ or error) if simulates else cannot_import(error)
+    reason = simulator_lacks(error) if simulates else cannot_import(error)
     if reason is not None:
         report.outcome = "skipped"
         report.longrepr = (str(collector.path), 1, f"Skipped: {reason}")
@@ -311,8 +311,7 @@ def header(config: pytest.Config) -> list[str]:
     seed = environment.settings.seed
     if seed is not None:
         lines.append(f"gpukern seed: {seed} for all inputs; --gpukern-seed={seed} repeats it")
-    lines += [f"gpukern warning: {warning}" for warning in gpu.warnings]
-    return [*map(printable_lines, lines)]
+    return [*map(printable_lines, [*lines, *(f"gpukern warning: {warning}" for warning in gpu.warnings)])]
 
 
 def _note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, deselected: int) -> None:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -30,6 +30,8 @@ BEGUN_S = pytest.StashKey[float]()
 """When the set-up of an attempt at a test began, by the monotonic clock."""
 NOT_PASSED = pytest.StashKey[bool]()
 """Set where a phase of a test has failed or was skipped."""
+MISSING_IN_SUBTEST = pytest.StashKey[BaseException]()
+"""What skips a test at its end, of the first subtest that was skipped for what is missing."""
 WAS_INCORRECT = pytest.StashKey[str]()
 """What was wrong in the last attempt that was, in a line."""
 TAKEN_OVER = pytest.StashKey[Any]()
@@ -39,6 +41,7 @@ CONTEXT = pytest.StashKey[int]()
 FIXTURES = frozenset(("gpu_benchmark", "gpukern", "gpu_device", "gpu_synchronize", "gpu_warmup"))
 """Our fixtures: a test that asks for one may use the GPU."""
 _WENT_ON = "the test caught this and went on; use verify(…, expect_failure=True) for an expected failure"
+_ONLY_NUMBA = "Only Numba kernels can be checked without one"
 _PASSED_AGAINST_A_STRICT_MARK = "[XPASS(strict)]"
 """pytest's text for a test that passed but should fail. It passes here: its mark fails it once more."""
 
@@ -127,45 +130,52 @@ def context_of(item: pytest.Item) -> SubjectContext:
 
 @contextmanager
 def saying_what_is_missing(item: pytest.Item) -> Iterator[None]:
-    """Skips a test that needs what the simulator lacks, or a GPU that is not there; both with the reason.
-
-    In a run that did not ask for this plugin, a test that needs a GPU fails, and is told of the simulator.
-    """
+    """Skips a test that needs what the simulator lacks, or a GPU that is not there; both with the reason."""
     try:
         yield
     except Exception as error:
-        reason = simulator_lacks(error)
-        if reason is not None:
-            raise pytest.skip.Exception(reason, _use_item_location=True) from None
-        _end_without_gpu(item, error)
+        if missing := _what_is_missing(item, error):
+            raise missing from None
         raise
+    kept = getattr(item, "_excinfo", None)  # unittest's
+    if kept and all(instead := [_what_is_missing(item, of.value) for of in kept]):
+        kept.clear()
+        raise instead[0]
 
 
-def _end_without_gpu(item: pytest.Item, error: Exception) -> None:
-    """Ends a test that uses this plugin where `error` says that there is no GPU, and there is none."""
-    if not may_use_gpu(item):
-        return
-    from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error, torch_wants_gpu
+def skip_subtest(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Does the same for the error of a subtest, which ends no test; the test is skipped at its end."""
+    if call.excinfo and call.when == "call" and (missing := _what_is_missing(item, call.excinfo.value)):
+        call.excinfo = pytest.ExceptionInfo.from_exception(missing.with_traceback(call.excinfo.tb))
+        item.stash.setdefault(MISSING_IN_SUBTEST, missing)
 
-    if missing_gpu_in_error(error) is None and not torch_wants_gpu(error):
-        return
-    gpu = stash.environment_of(item.config).gpu
-    if gpu.missing_gpu is None:  # the library fits neither the driver nor the card
-        return
-    if asked(item.config):
-        on_host = gpu.simulated.active and torch_wants_gpu(error)
+
+def _what_is_missing(item: pytest.Item, error: Any) -> Any:
+    """Returns what ends a test instead of an error that says so; None for any other error.
+
+    In a run that did not ask for this plugin, a test that needs a GPU fails, and is told of the simulator.
+    """
+    reason = simulator_lacks(error)
+    if reason is None and may_use_gpu(item):
+        from pytest_gpukern.gpu.simulator.errors import meant_by, missing_gpu_in_error, torch_wants_gpu
+
+        found = meant_by(error, lambda of: missing_gpu_in_error(of) or torch_wants_gpu(of))
+        gpu = stash.environment_of(item.config).gpu if found else None
+        if gpu is None or gpu.missing_gpu is None:  # the library fits neither the driver nor the card
+            return None
+        if not asked(item.config):
+            by_numba = type(found).__module__.partition(".")[0] == "numba"
+            remedy = try_the_simulator(item.config) if by_numba else _ONLY_NUMBA
+            return _failure(f"no GPU: {gpu.missing_gpu}\n{remedy}")
+        on_host = gpu.simulated.active and torch_wants_gpu(found)
         reason = NotRun(NO_GPU, f"PyTorch has none; {DEVICE_OF_TENSORS}") if on_host else gpu.why_no_gpu
-        raise pytest.skip.Exception(reason, _use_item_location=True) from None
-    by_numba = type(error).__module__.partition(".")[0] == "numba"
-    remedy = try_the_simulator(item.config) if by_numba else "Only Numba kernels can be checked without one"
-    _fail(f"no GPU: {gpu.missing_gpu}\n{remedy}")
+    return pytest.skip.Exception(reason, _use_item_location=True) if reason else None
 
 
 def simulator_lacks(error: BaseException) -> str | None:
-    module = sys.modules.get("pytest_gpukern.gpu.simulator.errors")
-    if module is None or not isinstance(error, module.SimulatorUnsupported):
-        return None
-    return NotRun(NOT_SIMULATED, error.feature)
+    errors = sys.modules.get("pytest_gpukern.gpu.simulator.errors")
+    found = errors and errors.meant_by(error, lambda of: isinstance(of, errors.SimulatorUnsupported))
+    return NotRun(NOT_SIMULATED, found.feature) if found else None
 
 
 def begin(item: pytest.Item) -> None:
@@ -180,7 +190,7 @@ def begin(item: pytest.Item) -> None:
         from pytest_gpukern.gpu.live_threads import note_starter  # only in runs that use this plugin
 
         note_starter("")
-    kept: tuple[pytest.StashKey[Any], ...] = (MEASURED, TAKEN_OVER, NOT_PASSED)
+    kept: tuple[pytest.StashKey[Any], ...] = (MEASURED, TAKEN_OVER, NOT_PASSED, MISSING_IN_SUBTEST)
     for key in kept:
         if key in item.stash:
             del item.stash[key]
@@ -224,7 +234,7 @@ def failing_where_wrong(item: pytest.Item) -> Iterator[None]:
         kept = getattr(item, "_excinfo", None)  # unittest's, which pytest prefers to ours
         if kept and isinstance(kept[0].value, pytest.skip.Exception):
             kept.clear()
-        _fail(f"{_wrong(item)}\n  {_WENT_ON}")
+        raise _failure(f"{_wrong(item)}\n  {_WENT_ON}")
 
 
 def _wrong(item: pytest.Item) -> str | None:
@@ -282,6 +292,8 @@ def _context_fault(item: pytest.Item) -> str | None:
 def conclude(item: pytest.Item, *, subtest_failed: bool) -> None:
     test = item.stash.get(MEASURED, None)
     _fail_where_context_is_lost(item, test)
+    if MISSING_IN_SUBTEST in item.stash and not subtest_failed:
+        raise item.stash[MISSING_IN_SUBTEST]
     if getattr(item, "_excinfo", None):  # unittest keeps to itself why its test did not pass
         return
     if case_of(item) is not None and (test is None or not (test.result or test.rejected)):
@@ -326,22 +338,21 @@ def _fail_where_threads_go_on_launching(item: pytest.Item, *, failed: bool) -> N
     if stash.role_of(config).is_replaced:
         config.stash[stash.LOST] = stash.LostContext(item.nodeid, why)
     if not failed:
-        _fail(f"{why}; join it in the test")
+        raise _failure(f"{why}; join it in the test")
 
 
 def _fail_by_the_gate(item: pytest.Item, test: MeasuredTest, failures: Sequence[GateFailure]) -> None:
     """Fails a test for the gate's reasons, if any; in a child session its parent judges."""
     if failures and stash.role_of(item.config).judges:
         test.gate_failures = tuple(failures)
-        _fail("\n".join(map(str, failures)))
+        raise _failure("\n".join(map(str, failures)))
 
 
-def _fail(text: str) -> NoReturn:
+def _failure(text: str) -> Any:
     """Fails a phase with a text that may quote a record, a library or a user; pytest shows it as it is."""
-    __tracebackhide__ = True
     from pytest_gpukern.values.untrusted_json import printable_lines
 
-    raise pytest.fail.Exception(printable_lines(text), pytrace=False) from None
+    return pytest.fail.Exception(printable_lines(text), pytrace=False)
 
 
 def attach(item: pytest.Item, report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
@@ -437,7 +448,7 @@ def replay(
         test.verified = True  # else the child session has said that the test never called us
         test.result, test.sessions, test.rejected = result, sessions, rejected
         if outcome == "failed" and not text.startswith(_PASSED_AGAINST_A_STRICT_MARK):
-            _fail(text)
+            raise _failure(text)
         if outcome == "xfailed":
             pytest.xfail(text)
         if outcome == "skipped":

@@ -185,6 +185,65 @@ def test_without_a_gpu_the_simulator_is_on_before_numba_is_imported_and_checks(r
     assert "test_end.py" not in run.stdout, "a skip has the place of its test"
 
 
+OTHER_TESTS = """
+import asyncio, unittest
+
+def lacks(*given):
+    shuffle[1, 32](x.copy())
+
+def raises(make, explicit=True):
+    try:
+        lacks()
+    except Exception as error:
+        raise make(error) from (error if explicit else None)
+
+async def in_a_task_group():
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asyncio.to_thread(lacks))
+
+class TestUnit(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def take(self, gpu_benchmark):
+        self.wrong = lambda: gpu_benchmark.pedantic(lambda: None, check=lambda _: "wrong")
+    def test_skipped(self): lacks()
+    def test_skipped_by_subtest(self):
+        with self.subTest(): lacks()
+    def test_failed(self):
+        with self.assertRaises(BaseException): self.wrong()
+        lacks()
+
+def test_skipped_by_cause(): raises(ValueError)
+def test_skipped_by_group(): asyncio.run(in_a_task_group())
+def test_skipped_by_subtest(subtests):
+    with subtests.test(): lacks()
+def test_skipped_by_check(gpu_benchmark): gpu_benchmark.pedantic(lambda: None, check=lacks)
+def test_passed():
+    with pytest.raises(Exception): lacks()
+def test_failed_by_another(): raises(ValueError, explicit=False)
+def test_failed_by_group(): raises(lambda error: ExceptionGroup("two", [error, ValueError()]))
+def test_failed_by_subtest(subtests):
+    for end in (lacks, pytest.fail):
+        with subtests.test(): end("x")
+def skipped_by_doctest(): '>>> lacks()'
+"""
+NOTES_OUTCOMES = """
+def pytest_runtest_logreport(report):
+    if report.when == "call":  # a subtest's before its test's
+        print(f"\\n{report.nodeid} ended {report.outcome}")
+"""
+
+
+@pytest.mark.parametrize("where", ["--gpukern-isolate=on", "-n1"])
+def test_a_test_of_any_kind_that_needs_what_the_simulator_lacks_is_skipped(pytester, where):
+    pytester.makeconftest(NOTES_OUTCOMES)
+    pytester.makepyfile(test_it=KERNELS + OTHER_TESTS)
+    options = ("--gpukern-simulator=always", "--doctest-modules", "-s", "-p", "no:cacheprovider", where)
+    told = pytester.runpytest_subprocess(*options).outlines
+    outcomes = dict(line.split(" ended ") for line in told if " ended " in line)
+    assert len(outcomes) == 12
+    assert all(outcome in name for name, outcome in outcomes.items()), outcomes
+
+
 def test_the_environment_is_afterwards_what_it_was(run):
     last = run.stdout.splitlines()[-1]
     assert last in ("changed", "changed KMP_DUPLICATE_LIB_OK"), "the import of threadpoolctl sets that"

@@ -1,6 +1,8 @@
 """Holds the simulator's errors, and tells from an exception whether a GPU is missing or the code is wrong."""
 
 import textwrap
+from collections.abc import Callable
+from typing import Any
 
 from pytest_gpukern.values.backend_table import cuda_packages
 
@@ -96,6 +98,21 @@ def _reason(error: BaseException) -> str | None:
     if type(error) in (RuntimeError, AssertionError) and _names(text, _TORCH_SAYS):
         return f"no usable GPU: {text}"
     return None
+
+
+def meant_by(error: Any, says: Callable[[Any], object]) -> Any:
+    """Returns the error of which `says` tells something: this one, or what it was raised `from`; or None.
+
+    A group has one if each part has one. A doctest raises another error that holds the first.
+    """
+    if not isinstance(error, Exception):
+        return None
+    if isinstance(error, ExceptionGroup):
+        found = [meant_by(part, says) for part in error.exceptions]
+        return found[0] if all(found) else None
+    of_doctest = type(error).__name__ == "UnexpectedException"
+    cause = vars(error)["exc_info"][1] if of_doctest else error.__cause__
+    return error if says(error) else None if cause is error else meant_by(cause, says)
 
 
 def torch_wants_gpu(error: BaseException) -> bool:
