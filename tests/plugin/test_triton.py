@@ -214,6 +214,41 @@ def test_a_write_outside_an_allocation_is_a_fault_and_no_crash_and_a_read_there_
         assert ("wrong" in name) == (": out of bounds" in (of["diagnosis"] or "")), (name, of["diagnosis"])
 
 
+IN_BFLOAT16 = """
+@triton.jit
+def apply(x, y, NAME: tl.constexpr):
+    i = tl.arange(0, 16)
+    at = i[:, None] * 16 + i[None, :]
+    a = tl.load(x + at)
+    if NAME == "dot":
+        a = tl.dot(a, a)
+    elif NAME == "sum":
+        a += tl.cumsum(a, axis=1)
+    elif NAME == "from int":
+        a = i.to(tl.bfloat16) + tl.zeros((16, 16), tl.bfloat16)
+    elif NAME == "float32":
+        a = (2 * a.to(tl.float32)).to(tl.bfloat16)
+    tl.store(y + at, a)
+
+@pytest.mark.parametrize("factor", [1, 2], ids=["once", "twice"])
+@pytest.mark.parametrize("name", ["dot", "sum", "from int", "float32", "copy"])
+@pytest.mark.gpu_benchmark(outputs="y")
+def test_it(gpu_benchmark, name, factor):
+    x = torch.randn(16, 16).to(torch.bfloat16)
+    y = torch.empty_like(x)
+    gpu_benchmark(apply[(1,)], x, y, name)
+    gpu_benchmark.verify(y, factor * x.float())
+"""
+
+
+def test_the_interpreter_converts_bfloat16_and_a_kernel_that_computes_with_it_is_skipped_by_name(pytester):
+    pytester.makepyfile(test_it="import pytest\n" + KERNELS + IN_BFLOAT16)
+    result = pytester.runpytest_subprocess("--gpukern-simulator=auto", "-rA")
+    result.assert_outcomes(passed=2, failed=2, skipped=6)
+    result.stdout.fnmatch_lines(["*not in the simulator: arithmetic of bfloat16*"])
+    result.stdout.fnmatch_lines_random(["PASSED *float32-twice*", "PASSED *copy-once*"])
+
+
 def test_arguments_of_a_launch_on_a_gpu_have_the_names_of_the_kernels_parameters(pytester):
     pytester.makepyfile(kernels=KERNELS)
     pytester.syspathinsert()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 import math
+import re
 import sys
 import weakref
 from typing import Any, ClassVar
@@ -301,3 +303,27 @@ def mend_interpreter() -> None:
     interpreter.GridExecutor.__call__, interpreter._implicit_cvt = call, with_number
     memory.load, memory.store = checked_load, checked_store
     memory.atomic_rmw, memory.atomic_cas = checked_update, checked_exchange
+    builder = interpreter.InterpreterBuilder
+    computing = r"create_(f(?!p_)\w+|\w+divf|m\w+mf|clampf|dot|ceil|fp_to_[su]i|[su]i_to_fp|atomic_\w+)"
+    for owner, name in [(builder, name) for name in dir(builder) if re.fullmatch(computing, name)] + [
+        (operations, "apply_impl") for operations in (interpreter.ReduceOps, interpreter.ScanOps)
+    ]:
+        setattr(owner, name, _refusing_bfloat16(getattr(owner, name)))
+
+
+def _refusing_bfloat16(compute: Any) -> Any:
+    """Refuses bfloat16 while Triton's interpreter holds it as whole numbers, and computes with those."""
+
+    def computed(self: Any, *operands: Any, **options: Any) -> Any:
+        for each in itertools.chain.from_iterable(
+            one if isinstance(one, tuple) else (one,) for one in operands
+        ):
+            handle = getattr(each, "handle", each)
+            held = getattr(getattr(handle, "data", None), "dtype", "uint16")  # else it is the type of a cast
+            if "bf16" in str(getattr(handle, "dtype", handle)) and held == "uint16":
+                raise NotImplementedError(
+                    "arithmetic of bfloat16 (convert it to float32 first) not supported"
+                )
+        return compute(self, *operands, **options)
+
+    return computed
