@@ -291,13 +291,6 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
     def fingerprint_of(self, session: RecordedSession) -> Fingerprint:
         return self.fingerprints[self.sessions[session.session].fingerprint]
 
-    def duration_s(self, case_id: str) -> float | None:
-        """Returns how long a case's test took in the newest session that knows it, in seconds, or None."""
-        sessions = reversed(self.cases.get(case_id, _NO_RECORD).sessions)
-        known = [session for session in sessions if session.duration_s is not None]
-        newest = max(known, key=lambda session: self.sessions[session.session].recorded, default=None)
-        return newest.duration_s if newest is not None else None
-
     def session_times(self, case_id: str, key: str) -> tuple[SessionTime, ...]:
         """Returns what the gate compares a measurement with, from the current epoch.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -238,20 +238,6 @@ def _measured_here(
             yield item, info, gpu.model_key(on_gpu=info.on_gpu)
 
 
-def recorded_durations(config: pytest.Config, items: Sequence[pytest.Item]) -> dict[str, float]:
-    """Returns how many seconds each test took when it was last recorded, of those whose record says so.
-
-    A file that cannot be read is refused elsewhere.
-    """
-    durations_s = {}
-    for item, info, model in _measured_here(config, items):
-        with suppress(FileError):
-            duration_s = environment_of(config).store.baseline(info, model).duration_s(info.id)
-            if duration_s is not None:
-                durations_s[item.nodeid] = duration_s
-    return durations_s
-
-
 def _tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """Has the worker that was chosen for it write what helps to distribute the tests."""
     given = Assignment.of(config)
@@ -270,7 +256,6 @@ def _tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) 
         if past:
             uuids = {session.fingerprint.device_uuid for session in past}
             recorded.cards[item.nodeid] = tuple(sorted(uuid for uuid in uuids if uuid is not None))
-    recorded.durations_s |= recorded_durations(config, items)
     # The controller may look at any time.
     replace(Path(given.run_folder) / RECORDED, msgspec.json.encode(recorded))
 

@@ -6,11 +6,10 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import os
 import signal
 import threading
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -18,19 +17,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from pytest_gpukern.session.collection import (
-    KNOWN_CASES_OF_A_WORKER,
-    USAGE_ERROR,
-    left_by_files,
-    recorded_durations,
-)
+from pytest_gpukern.session.collection import KNOWN_CASES_OF_A_WORKER, USAGE_ERROR, left_by_files
 from pytest_gpukern.session.item import why_not_passed
 from pytest_gpukern.session.stash import (
     KNOWN_CASES,
-    captures,
     device_uuid,
     environment_of,
     settings_of,
+    tell,
     workers_of,
 )
 from pytest_gpukern.values.options import asked, measures
@@ -44,7 +38,6 @@ if TYPE_CHECKING:
     from pytest_gpukern.findings.common_shift import Shift
     from pytest_gpukern.processes.extra_sessions import ExtraSessions
     from pytest_gpukern.report.forms import RunReport
-    from pytest_gpukern.report.progress import Progress, TimeLeft
     from pytest_gpukern.report.run import Failure, Skip
     from pytest_gpukern.values.fingerprint import Fingerprint
     from pytest_gpukern.values.result import JsonDict, Result
@@ -112,14 +105,11 @@ class Controller:
         self._unmeasured: dict[str, str] = {}
         """Test that neither failed nor has a result → why."""
         self._skipped_files: dict[str, str] = {}
-        self._recorded_s: dict[str, float] = {}
-        self._took_s: dict[str, float] = {}
         self._begun_s = time.monotonic()
         self._spent_s: dict[str, float] = {}
         """Phase → seconds of this process outside tests, and of all tests wherever they ran."""
         ACCOUNT.begin("starting")
-        self._time_left: TimeLeft | None = None
-        self._progress: Progress | None = None
+        self._progress: Callable[[int, int], None] | None = None
 
     @property
     def _cards(self) -> list[str]:
@@ -133,20 +123,14 @@ class Controller:
         return [self._results[nodeid] for nodeid in order if nodeid in self._results]
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Notes which tests there are, and how long each took when it was recorded."""
+        """Notes which tests there are."""
         self._selected = dict.fromkeys(item.nodeid for item in session.items)
-        if self._measures:
-            self._recorded_s = recorded_durations(self._config, session.items)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
-        """Notes which tests there are where workers collect them, and how long those on GPUs took.
-
-        With --dist=each, a test has other names than its record, so the time left is by the pace.
-        """
+        """Notes which tests there are where workers collect them."""
         workers = workers_of(self._config)
         if workers is not None:
-            self._recorded_s = {} if workers.each else workers.recorded.durations_s
             ids = [workers.name_on(node, nodeid) for nodeid in ids]
         self._selected |= dict.fromkeys(ids)
 
@@ -163,7 +147,7 @@ class Controller:
         output = getattr(node, "workeroutput", {})
         _, died_of_one, text = str(error).rpartition("UsageError: ")  # the end of its traceback
         message = output.get(USAGE_ERROR) or (died_of_one and text)
-        if message and self._time_left is None:
+        if message and not self._reported:
             raise pytest.UsageError(message.strip())
         selection, workers = output.get(KNOWN_CASES_OF_A_WORKER), workers_of(self._config)
         if selection is not None and workers is not None and KNOWN_CASES not in self._config.stash:
@@ -180,42 +164,26 @@ class Controller:
         if report.skipped and report.nodeid.endswith(".py"):
             self._skipped_files[report.nodeid] = _why_skipped(report)
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_logstart(self, nodeid: str) -> Generator[None, Any, Any]:
-        """Shows on a terminal which test begins."""
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self) -> None:
         add_to(self._spent_s, ACCOUNT.begin(None))
-        self.clear_progress()
         if workers_of(self._config) is not None:  # xdist shows progress by the tests of one worker
             session: Any = self._config.pluginmanager.get_plugin("session")
             session.testscollected = len(self._selected)
-        started = yield
-        if self._progress is None and (self._results or self._measures):
-            from pytest_gpukern.report.progress import TimeLeft
-
-            self._progress, self._time_left = self._new_progress(), TimeLeft(self._recorded_s)
-        if self._progress is not None and self._progress.in_place:
-            verb = "measuring" if self._measures else "checking"
-            self._show_progress(f"{verb} {nodeid.partition('::')[2]}")
-        return started
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, Any, Any]:
         """Takes the result off a report, from this process or a worker; pytest keeps reports to the end."""
-        self.clear_progress()
         self._take(report)
         reported = yield
         vars(report).pop("gpukern", None)
-        if self._progress is not None:
-            self._progress.redraw()
+        if report.when == "teardown" and (self._results or self._measures):
+            self._progress = self._progress or self._telling("tests")
+            self._progress(self._finished, len(self._selected))
         return reported
-
-    def clear_progress(self) -> None:
-        if self._progress is not None:
-            self._progress.clear()
 
     def _take(self, report: pytest.TestReport) -> None:
         carried: JsonDict = getattr(report, "gpukern", {})
-        add_to(self._took_s, {report.nodeid: report.duration})
         add_to(self._spent_s, carried.get("spent_s", {}))
         self._reported.add(report.nodeid)
         if "problem" in carried:
@@ -235,13 +203,6 @@ class Controller:
             self._finished += 1
             if "id" in carried:
                 self._take_result(report.nodeid, carried)
-            took_s = self._took_s.pop(report.nodeid)
-            if self._time_left is not None:
-                result = self._results.get(report.nodeid)
-                measured = result is not None and bool(result.measurements)
-                self._time_left.end(report.nodeid, took_s, measured=measured)
-            if self._progress is not None and self._progress.is_due and self._results:
-                self._show_progress(_state_of(next(reversed(self._results.values()))))
             self._take_teardown(report, carried)
             return
         # xdist's, of a crash, or pytest-retry's, of a further attempt
@@ -321,11 +282,7 @@ class Controller:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, Any, Any]:
         """Measures what is to be recorded in extra sessions, once the tests have ended."""
-        try:
-            looped = yield
-        finally:
-            if self._progress is not None:
-                self._progress.end()
+        looped = yield
         if asked(self._config) and self._writes_baselines and not self._config.getoption("collectonly"):
             with phase("recording sessions"):
                 self._extra = self._measure_extra_sessions()
@@ -522,32 +479,26 @@ class Controller:
         ]
         if settings.sessions == 1 or not nodeids:
             return ExtraSessions()
-        progress = self._progress or self._new_progress()
-        extra, done = ExtraSessions(), 0
+        extra, done, count = ExtraSessions(), 0, settings.sessions - 1
+        progress = self._telling(f"tests in {count} more sessions")
 
         def show(number: int, finished: int, total: int) -> None:
-            ended = (done + total * (number - 2) + finished) / len(nodeids)
-            share = (1 + ended) / settings.sessions
-            left_s = progress.elapsed_s * (1 / share - 1)
-            progress.show(f"session {number} of {settings.sessions}", finished, total, left_s=left_s)
+            progress(done + total * (number - 2) + finished, len(nodeids) * count)
 
         by_gpu: dict[str | None, list[str]] = {}
         for nodeid in nodeids:
             uuid = self._results[nodeid].fingerprint.device_uuid
             by_gpu.setdefault(uuid if uuid in self._cards else None, []).append(nodeid)
-        try:
-            for uuid, tests in by_gpu.items():
-                measured = measure_extra_sessions(
-                    dataclasses.replace(environment.children, card=uuid or environment.children.card),
-                    tests,
-                    range(2, settings.sessions + 1),
-                    environ=environment.gpu.for_children,
-                    progress=show,
-                )
-                done += len(tests) * (settings.sessions - 1)
-                extra.add(measured)
-        finally:
-            progress.end()
+        for uuid, tests in by_gpu.items():
+            measured = measure_extra_sessions(
+                dataclasses.replace(environment.children, card=uuid or environment.children.card),
+                tests,
+                range(2, settings.sessions + 1),
+                environ=environment.gpu.for_children,
+                progress=show,
+            )
+            done += len(tests) * count
+            extra.add(measured)
         return extra
 
     def _record(self, nodeid: str, result: Result) -> None:
@@ -602,36 +553,12 @@ class Controller:
     def _by_model(self, cases: Sequence[KnownCases]) -> Iterable[tuple[KnownCases, str]]:
         return itertools.product(cases, self._model_keys if cases else ())  # else NumPy is not loaded
 
-    def _new_progress(self) -> Progress:
-        from pytest_gpukern.report.progress import Progress
+    def _telling(self, what: str) -> Callable[[int, int], None]:
+        from pytest_gpukern.report.progress import telling_now_and_then
 
-        reporter: Any = self._config.pluginmanager.get_plugin("terminalreporter")
-        option = self._config.getoption
-        # What tests or a debugger write past pytest would end up in the line.
-        undisturbed = captures(self._config) and not (option("usepdb", False) or option("trace", False))
-        smart = os.environ.get("TERM", "dumb") != "dumb"
-        in_place = getattr(reporter, "isatty", False) and undisturbed and smart
-        if in_place:  # it is written past pytest, which escapes what a stream cannot encode
-            encoding = getattr(reporter._tw._file, "encoding", None) or "utf-8"
-            in_place = encoding.lower() in ("utf-8", "utf8")
-        return Progress(reporter, in_place=in_place, quiet=self._config.get_verbosity() < 0)
-
-    def _show_progress(self, what: str) -> None:
-        assert self._progress is not None
-        assert self._time_left is not None
-        sessions = settings_of(self._config).sessions if self._writes_baselines else 1
-        workers = max(1, len(self._cards))
-        left_s = self._time_left.left_s(
-            self._progress.elapsed_s, self._finished, len(self._selected), sessions, workers=workers
-        )
-        self._progress.show(what, self._finished, len(self._selected), left_s=left_s)
-
-
-def _state_of(result: Result) -> str:
-    from pytest_gpukern.report.rows import rows_of
-
-    first = rows_of(result, ())[0]
-    return f"{result.case_name} {first.verdict if first.verdict == 'INCORRECT' else first.time}"
+        if self._config.get_verbosity() < 0:
+            return lambda finished, total: None  # noqa: ARG005 - pytest's dots show that the run goes on
+        return telling_now_and_then(functools.partial(tell, self._config), what)
 
 
 def _why_skipped(report: pytest.TestReport | pytest.CollectReport) -> str:

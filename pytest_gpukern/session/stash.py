@@ -307,10 +307,7 @@ def tell(config: pytest.Config, message: str) -> None:
         return
     from pytest_gpukern.values.untrusted_json import printable_lines
 
-    plugins = config.pluginmanager
-    controller, reporter = plugins.get_plugin("gpukern-controller"), plugins.get_plugin("terminalreporter")
-    if controller is not None:
-        controller.clear_progress()
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
     line = f"gpukern: {printable_lines(message)}\n"
     if reporter is None:  # in an xdist worker: the terminal's last line may be dots
         line = f"\n{line}"
@@ -319,7 +316,7 @@ def tell(config: pytest.Config, message: str) -> None:
         if reporter._tw.width_of_current_line:
             reporter.write_line("")
         reporter.flush()
-    capture = plugins.get_plugin("capturemanager")
+    capture = config.pluginmanager.get_plugin("capturemanager")
     with capture.global_and_fixture_disabled() if capture is not None else nullcontext():
         sys.stderr.write(line)
         sys.stderr.flush()

@@ -31,13 +31,11 @@ class Recorded(msgspec.Struct):
     Attributes:
         cards: test → UUIDs of the GPUs that it was recorded on.
         data: test → its problem and point, whose inputs and reference a worker makes once.
-        durations_s: test → seconds that it took when it was recorded.
         last: tests that lose their CUDA context, so that the next one waits for a new process.
     """
 
     cards: dict[str, tuple[str, ...]] = {}
     data: dict[str, str] = {}
-    durations_s: dict[str, float] = {}
     last: set[str] = set()
 
 

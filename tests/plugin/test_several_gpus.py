@@ -1,10 +1,7 @@
 """Tests runs whose workers each have a GPU of their own. Only the GPUs are fake."""
 
-import json
-
 import pytest
 
-from pytest_gpukern.report.progress import Progress
 from pytest_gpukern.report.run_file import read_run
 
 from .conftest import GPU_PROBLEM, HOST_PROBLEM, properties_in, refused, repeat_sessions
@@ -279,19 +276,6 @@ def test_tests_fail_where_no_other_gpu_is_left_for_their_worker(several, pyteste
     result.stdout.fnmatch_lines(
         ["ERROR *could not start: it ended with status 4: *'GPU-A' starts no GPU's UUID.*"]
     )
-
-
-def test_the_time_left_is_by_the_recorded_durations_of_what_workers_share(several, pytester, monkeypatch):
-    monkeypatch.setitem(Progress.__init__.__kwdefaults__, "every_s", 0.0)
-    several("-n", "auto", "--gpukern-baseline=create", "--gpukern-sessions=1", there=TWO)
-    (path,) = (pytester.path / "baselines").iterdir()
-    content = json.loads(path.read_text())
-    for case_id, record in content["records"].items():
-        long = case_id.endswith(("[10]", "[11]"))
-        record["epochs"][0]["sessions"][0]["duration_s"] = 72000 if long else 0.001
-    path.write_text(json.dumps(content))
-    result = several("-n", "auto", "-v", there=TWO)
-    result.stdout.fnmatch_lines(["gpukern: 1 of 12 · * h * left"])
 
 
 @pytest.mark.parametrize(

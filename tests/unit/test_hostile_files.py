@@ -34,7 +34,6 @@ from pytest_gpukern.report.head import head
 from pytest_gpukern.report.html import page
 from pytest_gpukern.report.junit import properties
 from pytest_gpukern.report.markdown import comment
-from pytest_gpukern.report.progress import Progress, TimeLeft
 from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.terminal import render
@@ -103,8 +102,6 @@ def use_baseline(baseline, path):
     compared = []
     for name, record in baseline.cases.items():
         case = case_of(baseline, name, record)
-        left_s = TimeLeft({name: baseline.duration_s(name) or 0.0}).left_s(1.0, 1, 3)
-        Progress(None, in_place=True).show(name, 1, 2, left_s=left_s)
         made = []
         for key in sorted(record.keys):
             sessions = baseline.session_times(name, key)

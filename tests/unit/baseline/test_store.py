@@ -342,26 +342,6 @@ def test_what_holds_for_a_session_is_stored_once_for_all_its_cases(tmp_path):
             assert each.keys() == {"first_call_ns", "session", "times"}
 
 
-def test_the_duration_of_a_test_is_that_of_its_newest_session_that_has_one(tmp_path):
-    """Also of a session that joins an older epoch."""
-    both, later = scopes(50_000.0, 90_000.0), START + timedelta(hours=1)
-    store = store_of("append")
-
-    def duration_s():
-        return store.baseline(case_of(tmp_path), H200).duration_s(CASE)
-
-    record("create", session(tmp_path, 1, measurements=both))
-    assert duration_s() is None
-    record("update", session(tmp_path, 2, measurements=both[:1], duration_s=20.0))
-    store.add(session(tmp_path, 3, measurements=both[1:], duration_s=30.0), model_key=H200, recorded=later)
-    store.flush()
-    assert ids(tmp_path) == [["00000001", "00000003"], ["00000002"]]
-    assert duration_s() == 30.0
-    record("append", session(tmp_path, 4))
-    assert duration_s() == 30.0
-    assert store_of("off").baseline(case_of(tmp_path), H200).duration_s(CASE) is None
-
-
 def test_a_duration_that_is_none_is_not_recorded(tmp_path):
     report = record("create", session(tmp_path, 1, duration_s=-1.0))
     (refusal,) = report.refused
