@@ -438,7 +438,7 @@ def to_host(value: Any) -> np.ndarray[Any, Any]:
     lies = None if _holds_its_values(value) else users_array(value)  # whose own methods may compute
     if lies is not None:
         value = lies.values(lies.fetch())
-    elif hasattr(value, "copy_to_host"):  # Numba
+    elif hasattr(value, "copy_to_host") and not isinstance(value, np.ndarray):  # Numba; not if it is managed
         value = value.copy_to_host()
     elif hasattr(value, "detach"):  # PyTorch, wherever the tensor is
         value = value.detach().cpu().resolve_conj().resolve_neg()

@@ -89,7 +89,7 @@ def test_no_text_of_a_test_begins_a_command_or_colours_a_terminal(pytester, step
             gpu_benchmark.pedantic(lambda: None, check=lambda _: TEXT)
         """
     )
-    pytester.runpytest_inprocess("--gpu-benchmark", "--gpukern-report=run.json")
+    pytester.runpytest_inprocess("--gpu-benchmark", "--gpukern-simulator=never", "--gpukern-report=run.json")
     assert cli.main(["report", "run.json"]) == 0
     told = capsys.readouterr().out.splitlines()
     commands = [line.partition("=")[0] for line in told if line.lstrip().startswith("::")]

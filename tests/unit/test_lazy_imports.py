@@ -134,7 +134,10 @@ def test_the_rule_about_gpu_libraries_has_something_to_hold():
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module or "pytest_gpukern")
 def test_importing_any_module_needs_the_standard_library_pytest_and_msgspec_only(module):
     allowed = {*sys.stdlib_module_names, "pytest", "_pytest", "pytest_gpukern", "msgspec"}
-    allowed |= {"greenlet"} if module == "gpu.simulator.threads" else set()  # only the simulator does
+    # Only the simulator loads these two.
+    allowed |= {"gpu.simulator.threads": {"greenlet"}, "gpu.simulator.arithmetic": {"numpy"}}.get(
+        module, set()
+    )
     foreign = {
         name for name, inside in imports_of(module) if not inside and name.partition(".")[0] not in allowed
     }
