@@ -36,6 +36,7 @@ x = np.arange(8, dtype="float32")
 TESTS = (
     KERNELS
     + """
+from concurrent.futures import ThreadPoolExecutor
 from pytest_gpukern import Axis, Problem
 
 doubling = Problem(
@@ -100,6 +101,20 @@ def test_declared_forgets_the_last(gpu_benchmark):
 
 def test_launches_nothing(gpu_benchmark):
     gpu_benchmark(print)
+
+@cuda.jit
+def count(total):
+    cuda.atomic.add(total, 0, 1)
+
+@pytest.mark.gpu_benchmark(inout="total")
+@pytest.mark.parametrize("expected", [12, 3])
+def test_pool(gpu_benchmark, expected):
+    def launch(total):
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(lambda _: count[2, 2](total), range(3)))
+    total = cuda.to_device(np.zeros(1))
+    gpu_benchmark(launch, total)
+    gpu_benchmark.verify(total, np.full(1, expected))
 
 def test_ufunc(gpu_device):
     assert list(square(x[:3])) == [0, 1, 4]
@@ -167,6 +182,8 @@ IN_THE_SIMULATOR = [
     ],
     ("test_plain_shuffle", "SKIPPED", SHUFFLES),
     ("test_shuffle_in_a_fixture", "SKIPPED", SHUFFLES),
+    ("test_pool[12]", "PASSED", ""),
+    ("test_pool[3]", "FAILED", "expected 3, actual 12"),
     ("test_case[doubling/numba.shuffled/n=8]", "SKIPPED", SHUFFLES),
     ("test_case[doubling/numba.tensor/n=8]", "SKIPPED", "tensor cores (doubling/numba.tensor/n=8)"),
     ("test_case[doubling/numba.forgets_the_last/n=8]", "FAILED", "1 still hold poison"),

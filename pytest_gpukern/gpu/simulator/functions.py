@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
+from pytest_gpukern.gpu.simulator.launch import HERE
 from pytest_gpukern.gpu.simulator.patching import add, original, replace
 
 _FEATURES = {
@@ -56,9 +57,7 @@ class InKernel:
         self._name = name
 
     def _value(self) -> Any:
-        from numba.cuda.simulator import kernel as simulated
-
-        context = simulated._get_kernel_context()
+        context = HERE.kernel
         if context is None:
             raise OutsideKernelError(f"cuda.{self._name} means something only inside a kernel")
         return getattr(context, self._name)
@@ -76,8 +75,7 @@ class InKernel:
 def mend_namespace() -> None:
     """Refuses by name what cannot be simulated, and makes every way to import the rest work.
 
-    The fake only replaces globals that are the module `numba.cuda`. For a kernel in a function that imports
-    `cuda`, and for ``from numba.cuda import grid``, we look the name up in the running kernel.
+    Names of kernels alone are looked up in the running kernel, also after ``from numba.cuda import grid``.
     """
     from numba import cuda
     from numba.cuda import libdevice
@@ -85,7 +83,6 @@ def mend_namespace() -> None:
     from numba.cuda.simulator import kernelapi
 
     module_class = original(kernelapi, "FakeCUDAModule")
-    current_context = original(simulated, "_get_kernel_context")
     for feature, names in _FEATURES.items():
         for name in names:
             refuse = refusal(f"{feature} (cuda.{name})")
@@ -100,23 +97,15 @@ def mend_namespace() -> None:
     _mend_grid_groups()
     for name in _KERNEL_FACTS:
         add(simulated.FakeCUDAKernel, name, refusal(f"compiled code and its resources ({name})"))
-    in_kernels = set(dir(module_class((1, 1, 1), (1, 1, 1), 0)))
-
-    def from_module(self: Any, name: str) -> Any:  # noqa: ARG001 - FakeCUDAModule.__getattr__
-        # `cuda.float32`, `cuda.libdevice` and the refusals, which the real module also has in kernels.
-        if name in vars(cuda):
-            return vars(cuda)[name]
-        raise AttributeError(f"module 'numba.cuda' has no attribute {name!r}")
+    in_kernels = {name for name in dir(module_class((1, 1, 1), (1, 1, 1), 0)) if not name.startswith("_")}
 
     def from_kernel(name: str) -> Any:  # the module's own __getattr__
-        if name in in_kernels and not name.startswith("_"):
-            context = current_context()
-            return InKernel(name) if context is None else getattr(context, name)
+        if name in in_kernels:
+            return InKernel(name) if HERE.kernel is None else getattr(HERE.kernel, name)
         if name == "fp8":
             raise SimulatorUnsupported("8-bit floats (numba.cuda.fp8)")
         raise AttributeError(f"module 'numba.cuda' has no attribute {name!r}")
 
-    add(module_class, "__getattr__", from_module)
     cuda.__getattr__ = from_kernel
     _refuse_bfloat16()
 
@@ -129,14 +118,13 @@ def _refuse_functions(owner: Any, feature: str, module: str) -> None:
 
 def _mend_grid_groups() -> None:
     """Refuses a cooperative grid of several blocks; the fake runs blocks one after the other."""
-    from numba.cuda.simulator import kernel as simulated
     from numba.cuda.simulator import kernelapi
 
     groups_class = original(kernelapi, "FakeCUDACg")
     this_grid = original(groups_class, "this_grid")
 
     def this_grid_if_exact(self: Any) -> Any:
-        grid = simulated._get_kernel_context().gridDim
+        grid = HERE.kernel.gridDim
         blocks = grid.x * grid.y * grid.z
         if blocks > 1:
             raise SimulatorUnsupported(f"cooperative groups over {blocks} blocks (cuda.cg.this_grid)")

@@ -8,7 +8,10 @@ import itertools
 import math
 import re
 import sys
+import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
 
 from pytest_gpukern.arrays.compare import POISON, poison_bytes
@@ -32,10 +35,12 @@ class SimulatedLaunches:
     """Counts what this process has launched in the simulator.
 
     Attributes:
+        turn: held by the host thread that launches; the others wait, since the interpreters share state.
         made: launches from the host so far.
         backwards: whether the newest one begins with the last thread of its first block.
     """
 
+    turn: ClassVar[Any] = threading.RLock()
     made = 0
     backwards = False
     _of_kernel: ClassVar[weakref.WeakKeyDictionary[Any, int]] = weakref.WeakKeyDictionary()
@@ -52,6 +57,23 @@ class SimulatedLaunches:
         cls._of_kernel[code] = before + 1
         cls.made += 1
         cls.backwards = before.bit_count() % 2 == 1
+
+
+class _HostThread(threading.local):
+    kernel: Any = None  # the module `cuda` of the kernel that runs in this host thread, or None
+
+
+HERE = _HostThread()
+
+
+@contextmanager
+def in_kernel(module: Any) -> Iterator[None]:
+    """Gives the names of `cuda` their values in a kernel; other host threads are on the host meanwhile."""
+    HERE.kernel = module
+    try:
+        yield
+    finally:
+        HERE.kernel = None
 
 
 def launch_fault(grid: tuple[int, ...], block: tuple[int, ...], dynamic_shared_bytes: int) -> str | None:
@@ -72,7 +94,9 @@ def launch_fault(grid: tuple[int, ...], block: tuple[int, ...], dynamic_shared_b
 def mend_launches() -> None:
     """Makes each `kernel[grid, block]` a separate launcher, and refuses what no GPU would launch.
 
-    Numba's fake kernel stores the configuration in itself, so the last of two launchers would win.
+    Numba's fake kernel stores the configuration in itself, so the last of two launchers would win. It has one
+    kernel a process, and puts its module into the kernel's globals, where other host threads find it: here
+    `numba.cuda` itself looks its names up.
     """
     from numba.cuda.simulator import kernel as simulated
     from numba.cuda.simulator.cudadrv import driver
@@ -80,7 +104,6 @@ def mend_launches() -> None:
     from pytest_gpukern.gpu.simulator.arithmetic import typed_as_on_a_gpu
 
     fake = original(simulated, "FakeCUDAKernel")
-    current_context = original(simulated, "_get_kernel_context")
     # Both the class that tests catch on a GPU, which is no ValueError, and a ValueError.
     invalid_value = type("CudaAPIError", (original(driver, "CudaAPIError"), ValueError), {"code": 1})
     make, run = original(fake, "__init__"), original(fake, "__call__")
@@ -90,15 +113,18 @@ def mend_launches() -> None:
         self.fn = typed_as_on_a_gpu(fn)
 
     def call(self: Any, *args: Any) -> Any:
-        from_host = not self._device and current_context() is None
-        if from_host:
-            SimulatedLaunches.count(self.fn)
-        if from_host and self.grid_dim is not None:
+        if HERE.kernel is not None and self.grid_dim is not None:
+            raise SimulatorUnsupported("a kernel that launches a kernel")
+        if self._device or HERE.kernel is not None:
+            return self.fn(*args)
+        if self.grid_dim is not None:
             fault = launch_fault(self.grid_dim, self.block_dim, self.dynshared_size)
             if fault is not None:
                 what = "[1] Call to cuLaunchKernel results in CUDA_ERROR_INVALID_VALUE"
                 raise invalid_value(f"{what}: {fault}")
-        return run(self, *args)
+        with SimulatedLaunches.turn:
+            SimulatedLaunches.count(self.fn)
+            return run(self, *args)
 
     def getitem(self: Any, configuration: Any) -> Any:
         if len(configuration) not in (2, 3, 4):
@@ -112,6 +138,9 @@ def mend_launches() -> None:
         grid = (ntasks + block - 1) // block
         return self[grid, block, stream, sharedmem] if ntasks else lambda *_: None
 
+    replace(simulated, "_get_kernel_context", lambda: HERE.kernel)
+    replace(simulated, "_push_kernel_context", in_kernel)
+    replace(simulated, "swapped_cuda_module", lambda *_: nullcontext())
     replace(fake, "__init__", init)
     replace(fake, "__call__", call)
     replace(fake, "__getitem__", getitem)
@@ -242,13 +271,14 @@ def mend_interpreter() -> None:
     load, store, update, exchange = memory.load, memory.store, memory.atomic_rmw, memory.atomic_cas
 
     def call(self: Any, *args: Any, **kwargs: Any) -> None:
-        SimulatedLaunches.count(self.fn)
         given = (*zip(self.arg_names, args, strict=False), *kwargs.items())
-        spans.clear()
-        spans.update({(0, _ADDRESS + 1): "memory", (0, 0): "an empty tensor"})
-        spans.update((span_of(value), name) for name, value in given if hasattr(value, "data_ptr"))
         try:
-            with np.errstate(all="ignore"):  # a GPU does not warn of 0/0 either
+            # A GPU does not warn of 0/0 either.
+            with SimulatedLaunches.turn, np.errstate(all="ignore"):
+                SimulatedLaunches.count(self.fn)
+                spans.clear()
+                spans.update({(0, _ADDRESS + 1): "memory", (0, 0): "an empty tensor"})
+                spans.update((span_of(value), name) for name, value in given if hasattr(value, "data_ptr"))
                 launch(self, *args, **kwargs)
         except interpreter.InterpreterError as error:
             cause: BaseException | None = error

@@ -169,15 +169,18 @@ def _mend_autotuner(load: Callable[[], None]) -> None:
     load()
     from triton.runtime.autotuner import Autotuner
 
+    from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
+
     tune = Autotuner.run
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        configurations, self.nargs = self.configs, dict(zip(self.arg_names, args, strict=False))
-        self.configs = self.prune_configs(kwargs)[:1]
-        try:
-            return tune(self, *args, **kwargs)
-        finally:
-            self.configs = configurations
+        with SimulatedLaunches.turn:
+            configurations, self.nargs = self.configs, dict(zip(self.arg_names, args, strict=False))
+            self.configs = self.prune_configs(kwargs)[:1]
+            try:
+                return tune(self, *args, **kwargs)
+            finally:
+                self.configs = configurations
 
     Autotuner.run = run
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches, unwritten
+from pytest_gpukern.gpu.simulator.launch import HERE, SimulatedLaunches, unwritten
 from pytest_gpukern.gpu.simulator.patching import original, replace
 
 
@@ -60,7 +60,7 @@ def mend_threads() -> None:
     from numba.cuda.simulator import kernelapi
 
     block_class, its_thread = original(simulated, "BlockManager"), original(simulated, "BlockThread")
-    current_context, dim3 = original(simulated, "_get_kernel_context"), original(kernelapi, "Dim3")
+    dim3 = original(kernelapi, "Dim3")
 
     def run(self: Any, grid_point: Sequence[int], *args: Any) -> None:
         import numpy as np
@@ -73,7 +73,7 @@ def mend_threads() -> None:
         ]
         if SimulatedLaunches.backwards != (sum(grid_point) % 2 == 1):
             threads.reverse()
-        shared = current_context().shared
+        shared = HERE.kernel.shared
         shared._allocations.clear()
         shared._dynshared[:] = unwritten(shared._dynshared_size, np.byte)
         try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_gpukern.gpu.simulator.arithmetic import typed_as_on_a_gpu
 from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
-from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
+from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches, in_kernel
 from pytest_gpukern.gpu.simulator.patching import add, original, replace
 
 # In a core these would describe a launch that the user did not write and the simulator does not make.
@@ -42,24 +42,20 @@ class ElementIndex:
         return self.value
 
 
-def host_loop(template: Callable[..., None], core: Callable[..., Any]) -> Any:
+def host_loop(template: Callable[..., None]) -> Any:
     """Returns a "kernel" that runs numba-cuda's template once for each element of its arrays, on the host."""
     index: ElementIndex = template.__globals__["__cuda__"]
 
     def forall(ntasks: int, stream: Any = 0) -> Callable[..., None]:  # noqa: ARG001
         def run(*arrays: Any) -> None:
             import numpy as np
-            from numba.cuda.simulator import kernel as simulated
             from numba.cuda.simulator import kernelapi
 
             core_module = CoreModule(kernelapi.FakeCUDAModule((1, 1, 1), (1, 1, 1), 0))
             host_arrays = [array._ary for array in arrays]
-            SimulatedLaunches.made += 1
-            with (
-                simulated._push_kernel_context(core_module),
-                kernelapi.swapped_cuda_module(core, core_module),
-                np.errstate(all="ignore"),  # a GPU raises no floating-point errors
-            ):
+            # A GPU raises no floating-point errors.
+            with SimulatedLaunches.turn, in_kernel(core_module), np.errstate(all="ignore"):
+                SimulatedLaunches.made += 1
                 for index.value in range(ntasks):
                     template(*host_arrays)
 
@@ -71,15 +67,7 @@ def host_loop(template: Callable[..., None], core: Callable[..., Any]) -> Any:
 def mend_ufuncs() -> None:
     """Makes `vectorize` and `guvectorize` with ``target="cuda"`` and of `numba.cuda` run on the host."""
     from numba.cuda import vectorizers
-    from numba.cuda.simulator import kernel as simulated
-    from numba.cuda.simulator import kernelapi
 
-    for owner, name in (
-        (simulated, "_push_kernel_context"),
-        (kernelapi, "FakeCUDAModule"),
-        (kernelapi, "swapped_cuda_module"),
-    ):
-        original(owner, name)
     _mend_vectorize(original(vectorizers, "CUDAVectorize"))
     _mend_guvectorize(original(vectorizers, "CUDAGUFuncVectorize"))
     _mend_broadcasting()
@@ -100,7 +88,7 @@ def _mend_vectorize(builder: Any) -> None:
         return {"__cuda__": ElementIndex(), "__core__": corefn}
 
     def compile_kernel(self: Any, fnobj: Any, sig: Any) -> Any:  # noqa: ARG001
-        return host_loop(fnobj, self.pyfunc)
+        return host_loop(fnobj)
 
     replace(builder, "_compile_core", compile_core)
     replace(builder, "_get_globals", get_globals)
@@ -112,7 +100,7 @@ def _mend_guvectorize(builder: Any) -> None:
         return {"__cuda__": ElementIndex(), "__core__": typed_as_on_a_gpu(self.pyfunc)}
 
     def compile_kernel(self: Any, fnobj: Any, sig: Any) -> Any:  # noqa: ARG001
-        return host_loop(fnobj, self.pyfunc)
+        return host_loop(fnobj)
 
     replace(builder, "_get_globals", get_globals)
     replace(builder, "_compile_kernel", compile_kernel)

@@ -1,9 +1,13 @@
 """Tests Numba's fixed simulator: all checks run in one fresh process, and each is a test here."""
 
+import functools
 import json
 import sys
+import threading
+import time
 import traceback
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -392,6 +396,41 @@ def check_jit_takes_the_real_keywords_and_no_others():
     refused("extensions of a kernel", lambda: cuda.jit(extensions=[object()])(lambda x: None))
 
 
+def check_a_kernel_calls_another_as_a_function_and_launches_none():
+    x, add = np.zeros(1), cuda.jit(named(lambda x: cuda.atomic.add(x, 0, cuda.threadIdx.x)))
+    cuda.jit(lambda: add(x))[1, 3]()
+    assert x[0] == 3
+    for launch in (functools.partial(add[1, 2], x), lambda: add[1, 2](x)):
+        refused("a kernel that launches a kernel", functools.partial(one_thread, launch))
+
+
+def check_host_threads_launch_in_turn_and_are_on_the_host_while_another_launches():
+    inside, totals = threading.Event(), np.zeros(3)
+
+    def slowly(value):
+        inside.set()
+        time.sleep(0.01)
+        return cuda.selp(True, value, 0)
+
+    count = cuda.jit(lambda total: cuda.atomic.add(total, 0, slowly(1)))
+    double = cuda.vectorize(["float64(float64)"])(named(lambda a: slowly(2 * a)))
+    counts = [functools.partial(count[2, 4], totals[i:]) for i in range(3)]
+    launches = [*counts, lambda: list(double(np.arange(3.0)))]
+
+    def meanwhile(launch):
+        assert inside.wait(10)
+        with pytest.raises(RuntimeError, match="only inside a kernel"):
+            cuda.grid(1)
+        return launch()
+
+    for first in launches[::3]:
+        inside.clear()
+        with ThreadPoolExecutor() as pool:
+            futures = pool.submit(first), *(pool.submit(meanwhile, launch) for launch in launches)
+        assert [future.result() for future in futures][1:] == [None, None, None, [0, 2, 4]]
+    assert list(totals) == [24, 16, 16]
+
+
 def check_cuda_is_found_in_a_closure_and_by_imported_names():
     from numba import cuda as c
     from numba.cuda import atomic, grid, shared, syncthreads, threadIdx
@@ -503,8 +542,6 @@ def check_threads_that_wait_and_threads_that_ended_do_not_hold_each_other_up():
 
 
 def check_events_tell_the_hosts_time_in_milliseconds():
-    import time
-
     start, end = cuda.event(timing=True), cuda.event()
     start.record(cuda.stream())
     time.sleep(0.02)
