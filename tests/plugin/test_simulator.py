@@ -102,17 +102,21 @@ def test_declared_forgets_the_last(gpu_benchmark):
 def test_launches_nothing(gpu_benchmark):
     gpu_benchmark(print)
 
-@cuda.jit
 def count(total):
     cuda.atomic.add(total, 0, 1)
+
+linked = cuda.jit(link=["count.cu"])(count)
+def test_linked(gpu_benchmark):
+    gpu_benchmark(linked[1, 1], x.copy())
 
 @pytest.mark.gpu_benchmark(inout="total")
 @pytest.mark.parametrize("expected", [12, 3])
 def test_pool(gpu_benchmark, expected):
     def launch(total):
         with ThreadPoolExecutor(3) as pool:
-            list(pool.map(lambda _: count[2, 2](total), range(3)))
-    total = cuda.to_device(np.zeros(1))
+            list(pool.map(lambda _: cuda.jit(count)[2, 2](total), range(3)))
+    total = cuda.managed_array(1)
+    total[:] = 0
     gpu_benchmark(launch, total)
     gpu_benchmark.verify(total, np.full(1, expected))
 
@@ -182,6 +186,7 @@ IN_THE_SIMULATOR = [
     ],
     ("test_plain_shuffle", "SKIPPED", SHUFFLES),
     ("test_shuffle_in_a_fixture", "SKIPPED", SHUFFLES),
+    ("test_linked", "SKIPPED", "not in the simulator: a kernel linked with other code (cuda.jit(link=…))"),
     ("test_pool[12]", "PASSED", ""),
     ("test_pool[3]", "FAILED", "expected 3, actual 12"),
     ("test_case[doubling/numba.shuffled/n=8]", "SKIPPED", SHUFFLES),

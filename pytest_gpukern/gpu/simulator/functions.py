@@ -1,12 +1,13 @@
 """Makes every name of `numba.cuda` work in simulated code, or refuses it by name."""
 
 import inspect
+import pkgutil
 from collections.abc import Callable
 from typing import Any
 
 from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
 from pytest_gpukern.gpu.simulator.launch import HERE
-from pytest_gpukern.gpu.simulator.patching import add, original, replace
+from pytest_gpukern.gpu.simulator.patching import add, original, publish, replace
 
 _FEATURES = {
     "warp shuffles": ("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync"),
@@ -27,8 +28,17 @@ _FEATURES = {
         *("compile", "compile_all", "compile_for_current_device"),
         *("compile_ptx", "compile_ptx_for_current_device"),
     ),
-    "memory shared between processes": ("open_ipc_array",),
+    "memory shared between processes": ("open_ipc_array", "GetIpcHandleMixin", "IpcHandle"),
+    "memory from elsewhere": (
+        *("from_cuda_array_interface", "MemoryPointer", "MappedMemory", "PinnedMemory", "MemoryInfo"),
+        *("set_memory_manager", "BaseCUDAMemoryManager", "HostOnlyCUDAMemoryManager"),
+    ),
 }
+# Public names that the fake has in other modules alone.
+_ELSEWHERE = (
+    *("errors.KernelRuntimeError", "misc.special.literal_unroll", "api_util.prepare_shape_strides_dtype"),
+    *("cudadrv.devices", "cudadrv.driver", "cudadrv.nvvm", "misc.literal"),
+)
 _KERNEL_FACTS = (
     *("get_const_mem_size", "get_local_mem_per_thread", "get_max_threads_per_block"),
     *("get_regs_per_thread", "get_shared_mem_per_block"),
@@ -88,8 +98,11 @@ def mend_namespace() -> None:
             refuse = refusal(f"{feature} (cuda.{name})")
             if hasattr(module_class, name):
                 replace(module_class, name, staticmethod(refuse))
-            else:
-                add(cuda, name, refuse)
+            else:  # users derive from classes
+                add(cuda, name, type(name, (), {"__new__": refuse}) if name[0].isupper() else refuse)
+    for path in _ELSEWHERE:
+        add(cuda, path.rpartition(".")[2], pkgutil.resolve_name(f"numba.cuda.{path}"))
+    publish("declare_device", lambda name, *_, **__: refusal(f"other code (cuda.declare_device({name!r}))"))
     # Stubs of libdevice return None, and a float array stores that as NaN. The fake's functions of half
     # precision round twice, round the wrong way and mistreat NaN and −0.
     _refuse_functions(libdevice, "libdevice", "libdevice")

@@ -113,8 +113,9 @@ def mend_launches() -> None:
         self.fn = typed_as_on_a_gpu(fn)
 
     def call(self: Any, *args: Any) -> Any:
-        if HERE.kernel is not None and self.grid_dim is not None:
-            raise SimulatorUnsupported("a kernel that launches a kernel")
+        launches_itself = HERE.kernel is not None and self.grid_dim is not None
+        if reason := "a kernel that launches a kernel" if launches_itself else self.refused:
+            raise SimulatorUnsupported(reason)
         if self._device or HERE.kernel is not None:
             return self.fn(*args)
         if self.grid_dim is not None:
@@ -141,6 +142,7 @@ def mend_launches() -> None:
     replace(simulated, "_get_kernel_context", lambda: HERE.kernel)
     replace(simulated, "_push_kernel_context", in_kernel)
     replace(simulated, "swapped_cuda_module", lambda *_: nullcontext())
+    add(fake, "refused", None)
     replace(fake, "__init__", init)
     replace(fake, "__call__", call)
     replace(fake, "__getitem__", getitem)
@@ -163,13 +165,15 @@ def configure(kernel: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedm
 
 # Keywords of the real jit in **kws (its docstring, and `_Kernel.__init__` in numba.cuda.dispatcher).
 _KEYWORDS_BEHIND_KWS = {"boundscheck", "extensions", "fastmath", "max_registers"}
+# Keywords that change what a kernel does → what such a kernel is.
+_REFUSED = {"link": "a kernel linked with other code", "extensions": "extensions of a kernel"}
 
 
 def mend_jit() -> None:
     """Accepts the keywords of the installed numba-cuda's own `jit`, and refuses others at once.
 
-    They steer the compiler, so the simulator ignores them. `extensions` change a kernel's arguments and are
-    refused; `link` and `boundscheck` still raise NotImplementedError.
+    They steer the compiler, so the simulator ignores them. A kernel that it cannot run is refused where it is
+    launched or called. `boundscheck` raises NotImplementedError, as on a GPU.
     """
     from numba.cuda import decorators
     from numba.cuda.simulator import api
@@ -187,11 +191,13 @@ def mend_jit() -> None:
         for name in options:
             if name not in known:
                 raise TypeError(f"jit() got an unexpected keyword argument {name!r}")
-        if options.get("extensions"):
-            raise SimulatorUnsupported("extensions of a kernel (cuda.jit(extensions=…))")
-        passed = {name: value for name, value in options.items() if name in fakes}
-        passed["link"] = passed.get("link") or None  # the real default is (), which the fake refuses
-        return fake_jit(func_or_sig, device=device, **passed)
+        if not callable(func_or_sig):  # a signature, or nothing
+            return functools.partial(jit, device=device, **options)
+        passed = {name: value for name, value in options.items() if name in fakes - set(_REFUSED)}
+        kernel = fake_jit(func_or_sig, device=device, **passed)
+        reasons = (f"{what} (cuda.jit({key}=…))" for key, what in _REFUSED.items() if options.get(key))
+        kernel.refused = next(reasons, None)
+        return kernel
 
     publish("jit", jit)
 

@@ -151,6 +151,7 @@ def _mend(load: Callable[[], None] = lambda: None) -> None:
     launch.mend_jit()
     launch.mend_shared_memory()
     device.mend_device()
+    device.mend_arrays()
     ufuncs.mend_ufuncs()
     functions.mend_namespace()
     setattr(simulator, _MARK, True)

@@ -1,5 +1,7 @@
 """Tests Numba's fixed simulator: all checks run in one fresh process, and each is a test here."""
 
+import ast
+import asyncio
 import functools
 import json
 import sys
@@ -8,6 +10,7 @@ import time
 import traceback
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -389,11 +392,18 @@ def check_jit_takes_the_real_keywords_and_no_others():
     cuda.jit("void(float64[:])", max_registers=32)(kernel.py_func)[1, 1](x)
     with pytest.raises(TypeError, match="'max_register'"):
         cuda.jit(max_register=32)
-    with pytest.raises(NotImplementedError, match="link"):
-        cuda.jit(link=["a.cu"])(kernel.py_func)
     with pytest.raises(NotImplementedError, match="bounds checking"):
         cuda.jit(boundscheck=True)(kernel.py_func)
-    refused("extensions of a kernel", lambda: cuda.jit(extensions=[object()])(lambda x: None))
+
+
+def check_other_code_is_refused_where_a_kernel_is_launched_or_called_and_not_where_it_is_declared():
+    twice = cuda.declare_device("twice", "float64(float64)", link=cuda.CUSource("__device__ …"))
+    kernel = cuda.jit("void()", link=[cuda.PTXSource(b".version 8.0")])(lambda: None)
+    device = cuda.jit(lambda x: x, device=True, link="a.cu")
+    for launch in (kernel[1, 1], kernel.forall(1), lambda: one_thread(lambda: device(1.0))):
+        refused("a kernel linked with other code (cuda.jit(link=…))", launch)
+    refused("other code (cuda.declare_device('twice'))", lambda: one_thread(lambda: twice(1.0)))
+    refused("extensions of a kernel", cuda.jit(extensions=[object()])(lambda: None)[1, 1])
 
 
 def check_a_kernel_calls_another_as_a_function_and_launches_none():
@@ -538,7 +548,7 @@ def check_threads_that_wait_and_threads_that_ended_do_not_hold_each_other_up():
     assert list(y) == [2, 0, 2, 0, 2, 0, 2, 0]
 
 
-# --- events, streams, device ----------------------------------------------------------------------
+# --- events, streams, device, arrays --------------------------------------------------------------
 
 
 def check_events_tell_the_hosts_time_in_milliseconds():
@@ -565,6 +575,44 @@ def check_the_device_has_what_users_read():
 
     assert issubclass(CudaDriverError, Exception)
     assert cuda.CudaSupportError is CudaSupportError
+
+
+def check_streams_and_profiling_have_the_real_methods():
+    async def wait():
+        await stream.async_done()
+
+    stream, calls = cuda.external_stream(4711), []
+    stream.add_callback(lambda stream, status, arg: calls.append((status, arg)), 5)
+    with cuda.profiling(), stream.auto_synchronize(), cuda.pinned(np.zeros(2), np.zeros(3)):
+        asyncio.run(wait())
+    assert calls == [(0, 5)]
+    assert cuda.profile_start() is cuda.profile_stop() is cuda.current_context().synchronize() is None
+
+
+def check_host_and_kernels_share_mapped_and_managed_memory():
+    @cuda.jit
+    def shift(x, y):
+        x[0] = 5
+        y[0] = x[0] + 1
+
+    managed = cuda.managed_array(3, np.float32, attach_global=False)
+    like = cuda.mapped_array_like(np.zeros((4, 3), order="F"), portable=True)[:3, 0]
+    with cuda.mapped(np.zeros(3)) as one, cuda.mapped(np.zeros(1), np.zeros(3), stream=0) as (_, other):
+        for array in (managed, like, one, other, cuda.mapped_array((3,), stream=cuda.stream(), wc=True)):
+            array[:] = 1
+            shift[1, 1](array, array[1:])
+            assert list(array) == list(cuda.as_cuda_array(array).copy_to_host()) == [5, 6, 1]
+
+
+def check_functions_of_arrays_take_the_real_arguments_and_no_others():
+    assert cuda.device_array((2, 3), np.int32, None, "F", cuda.stream()).is_f_contiguous()
+    into = cuda.device_array(shape=3, strides=8, stream=0)
+    assert cuda.to_device(np.arange(3.0), to=into, stream=cuda.stream()) is into
+    assert cuda.to_device(np.zeros(3), copy=False, to=into) is cuda.to_device(into) is into
+    assert list(into.copy_to_host()) == [0, 1, 2]
+    for make in (cuda.device_array, cuda.mapped_array, cuda.managed_array):
+        with pytest.raises(TypeError, match="dtpye"):
+            make(3, dtpye="f4")
 
 
 # --- shared memory --------------------------------------------------------------------------------
@@ -650,6 +698,19 @@ def check_what_cannot_be_simulated_is_refused_by_imported_name_and_in_cores():
         from numba.cuda import fp8  # noqa: F401
     refused("cuda.compile_ptx", lambda: cuda.compile_ptx(abs, ()))
     refused("get_regs_per_thread", lambda: cuda.jit(lambda: None).get_regs_per_thread())
+
+
+def check_every_public_name_of_the_real_module_is_there_and_what_it_cannot_do_is_refused():
+    names = set()
+    for file in ("api.py", "device_init.py"):
+        for node in ast.parse(Path(cuda.__path__[0], file).read_text("utf-8")).body:
+            imported = node.names if isinstance(node, ast.ImportFrom) and node.module != "numba.cuda" else []
+            names |= {getattr(node, "name", "_"), *(alias.asname or alias.name for alias in imported)}
+    assert names >= {"managed_array", "IpcHandle", "is_available", "shfl_sync"}
+    assert [name for name in names if name[0] not in "_*" and not hasattr(cuda, name)] == []
+    assert one_thread(lambda: sum(cuda.literal_unroll((1, 2)))) == 3
+    refused("cuda.HostOnlyCUDAMemoryManager", type("Manager", (cuda.HostOnlyCUDAMemoryManager,), {}))
+    refused("cuda.from_cuda_array_interface", lambda: cuda.from_cuda_array_interface({}))
 
 
 def check_a_cooperative_grid_works_over_one_block_and_is_refused_over_two():
