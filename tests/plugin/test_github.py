@@ -81,7 +81,8 @@ def test_no_text_of_a_test_begins_a_command_or_colours_a_terminal(pytester, step
 
         TEXT = "a::b\n::stop-commands::x\r::error::y\n\u3000 ::add-mask::z ##vso[x]q ##[error]r\x1b[31m\x9b1m"
 
-        @pytest.mark.gpu_benchmark(timer="host")
+        pytestmark = pytest.mark.gpu_benchmark(timer="host")
+
         def test_skipped(gpu_benchmark):
             pytest.skip(TEXT)
 
