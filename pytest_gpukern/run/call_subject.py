@@ -312,6 +312,7 @@ class CallSubject:
         self._judge(evidence, *self._call("in a call after timing"), "after timing")
         if self._target.fixed and not isinstance(self._target.executions, Rounds):
             self._calls.repeat(self._target.next_turn, "in a call after timing")
+        evidence.add_note(*self._calls.notes)
 
     def _call(self, place: str, turn: Turn | None = None) -> tuple[Made, Turn]:
         """Makes a call, by default the next untimed one, and checks what it did."""

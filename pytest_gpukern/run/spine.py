@@ -404,7 +404,7 @@ class Evidence:
         self.result = dataclasses.replace(self.result, **known)
 
     def add_note(self, *notes: Note) -> None:
-        self.add(notes=(*self.result.notes, *notes))
+        self.add(notes=tuple(dict.fromkeys((*self.result.notes, *notes))))
 
     def drop_simulated_times(self) -> None:
         """Drops times that contain work of the simulator, as of a host variant that launches."""

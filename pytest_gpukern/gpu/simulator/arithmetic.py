@@ -2,11 +2,12 @@
 
 NumPy wraps where Numba widens: uint8 + uint8 is uint8 there, and uint64 here. Python's own numbers give way
 to NumPy's (NEP 50), and are int64 and float64 here. So we compile a copy of each function whose operators,
-calls and stores go through `_Rules`, `unary`, `called` and `stored`. The rules are those of
+calls and stores go through `_Rules`, `unary`, `called` and `Into`. The rules are those of
 `numba/core/typing/builtins.py`, which numba-cuda has as well. A variable has the type of its last value.
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import copy
@@ -73,6 +74,8 @@ class _Rules(dict[tuple[type, type], Binary]):
                 return self.operate(kind(left), kind(right))
             except OverflowError:  # a number of Python's beyond int64 is a uint64
                 return self.apply(np.asarray(left)[()], np.asarray(right)[()])
+            except ValueError:  # a whole number to the power of a negative one
+                return kind(left) ** abs(kind(right)) if abs(left) == 1 else kind(0)
 
         return convert
 
@@ -96,14 +99,43 @@ def unary(operate: Callable[[Any], Any], value: Any) -> Any:
     return _WIDE[type(value)](result) if isinstance(value, np.integer) else result
 
 
-def stored(value: Any) -> Any:
-    """Returns a value that an array takes: it cuts whole numbers of NumPy's to its width, not Python's."""
-    return np.asarray(value)[()] if type(value) is int else value
+def fitting(value: Any, dtype: Any) -> Any:
+    """Returns a value as whole numbers of a dtype are stored: cut to its width, and toward zero."""
+    if getattr(dtype, "kind", "") not in ("i", "u") or getattr(value, "dtype", None) == dtype:
+        return value
+    known = isinstance(value, (int, float, np.number, np.bool_))
+    return np.asarray(value).astype(dtype)[()] if known else value
 
 
-def update(operate: Callable[[Any, Any], Any], owner: Any, index: Any, value: Any) -> None:
+class Into:
+    """Stands for an array or a record that something is stored into."""
+
+    def __init__(self, owner: Any) -> None:
+        vars(self)["owner"] = owner
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        owner = vars(self)["owner"]
+        dtype = getattr(owner, "dtype", None)
+        if isinstance(index, str):  # a field of a record
+            dtype = (getattr(dtype, "fields", None) or {}).get(index, [None])[0]
+        owner[index] = fitting(value, dtype)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if getattr(getattr(vars(self)["owner"], "dtype", None), "fields", None):
+            self[name] = value
+        else:
+            setattr(vars(self)["owner"], name, value)
+
+
+def at(owner: Any, index: Any) -> tuple[Any, Any, Any]:
+    """Returns where `owner[index] += value` stores, and what is there before `value` is computed."""
+    return owner, index, owner[index]
+
+
+def update(operate: Callable[[Any, Any], Any], place: tuple[Any, Any, Any], value: Any) -> None:
     """Does `owner[index] += value`, or the like with another operator."""
-    owner[index] = stored(operate(owner[index], value))
+    owner, index, before = place
+    Into(owner)[index] = operate(before, value)
 
 
 def called(function: Any) -> Any:
@@ -117,8 +149,13 @@ def _calls() -> dict[int, Callable[..., Any]]:
     from numba import types as numbas
     from numba.cuda import types
 
-    def cast(kind: type[np.integer[Any]]) -> Callable[..., Any]:
-        return lambda *value: kind(*map(stored, value))
+    def cast(kind: type[np.integer[Any]], rounded: Callable[[Any], Any] | None = None) -> Callable[..., Any]:
+        def to_kind(value: Any = 0, *more: Any) -> Any:
+            if more or not isinstance(value, (int, float, np.number, np.bool_)):
+                return (round if rounded is np.rint else kind)(value, *more)
+            return fitting(rounded(value) if rounded else value, np.dtype(kind))
+
+        return to_kind
 
     def quiet(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         def call(*values: Any) -> Any:
@@ -131,13 +168,23 @@ def _calls() -> dict[int, Callable[..., Any]]:
 
         return call
 
+    add, floordiv, mod = (
+        _Rules(operate).apply for operate in (operator.add, operator.floordiv, operator.mod)
+    )
+    to_int = cast(np.int64)
     found: dict[Any, Callable[..., Any]] = {
-        int: lambda *value: value[0] if isinstance(value[0], np.integer) else int(*value),
+        int: lambda *value: value[0] if value and isinstance(value[0], np.integer) else to_int(*value),
+        sum: lambda values, start=0: functools.reduce(add, values, start),
+        divmod: lambda left, right: (floordiv(left, right), mod(left, right)),
+        round: cast(np.int64, np.rint),
+        **{getattr(math, name): cast(np.int64, getattr(np, name)) for name in ("floor", "ceil", "trunc")},
         float: lambda *value: value[0] if isinstance(value[0], np.floating) else np.float64(*value),
         pow: _Rules(operator.pow).apply,
         math.ldexp: np.ldexp,
-        **{getattr(math, name): quiet(getattr(np, name, getattr(math, name)), name) for name in _MATH},
     }
+    for name in _MATH:  # NumPy's make float16 of int8
+        call = quiet(getattr(np, name, getattr(math, name)), name)
+        found |= {getattr(owner, name): call for owner in (math, np) if hasattr(owner, name)}
     calls = {id(function): other for function, other in found.items()}
     for kind in _WIDE.keys() - {bool, int, np.bool_}:
         calls |= {id(getattr(owner, kind.__name__)): cast(kind) for owner in (np, types, numbas)}
@@ -149,7 +196,7 @@ _MATH = (
     *("sin", "cos", "tan", "sinh", "cosh", "tanh", "erf", "erfc", "gamma", "lgamma"),
     *("asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh"),
 )
-_CALLED = {"int", "float", "pow", "ldexp", *_MATH, *(kind.__name__ for kind in _WIDE)}
+_CALLED = {"floor", "ceil", "trunc", "ldexp", *_MATH, *(kind.__name__ for kind in _WIDE)}
 _BINARY = (
     {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv"}
     | {ast.Mod: "mod", ast.Pow: "pow", ast.LShift: "lshift", ast.RShift: "rshift"}
@@ -160,7 +207,7 @@ _PREFIX = "_gpukern_"
 _HELPERS: dict[str, Any] = {
     **{_PREFIX + node.__name__: _Rules(getattr(operator, name)).apply for node, name in _BINARY.items()},
     **{_PREFIX + node.__name__: partial(unary, getattr(operator, name)) for node, name in _UNARY.items()},
-    **{_PREFIX + helper.__name__: helper for helper in (stored, update, called)},
+    **{_PREFIX + helper.__name__: helper for helper in (Into, at, update, called)},
 }
 """Free variable of a compiled copy → its value."""
 
@@ -173,37 +220,58 @@ class _Typed(ast.NodeTransformer):
     """Puts calls of the helpers in place of operators."""
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        if _is_constant(node):  # Python computes it before anybody compiles it
+            return node
         self.generic_visit(node)
         return _call(type(node.op).__name__, node.left, node.right) if type(node.op) in _BINARY else node
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        if _is_constant(node) or isinstance(node.op, ast.Not):
+            return self.generic_visit(node)  # type: ignore[return-value]
         self.generic_visit(node)
-        plain = isinstance(node.op, ast.Not) or isinstance(node.operand, ast.Constant)
-        return node if plain else _call(type(node.op).__name__, node.operand)
+        return _call(type(node.op).__name__, node.operand)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name in _CALLED:
+        if isinstance(node.func, ast.Name) or getattr(node.func, "attr", "") in _CALLED:
             node.func = _call("called", node.func)
         return node
 
-    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
+    def _visit_target(self, node: Any) -> ast.expr:
         self.generic_visit(node)
-        if any(isinstance(target, ast.Subscript) for target in node.targets):
-            node.value = _call("stored", node.value)
-        return node
+        if isinstance(node.ctx, ast.Store):
+            node.value = _call("Into", node.value)
+        return node  # type: ignore[no-any-return]
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        return self._visit_target(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        return self._visit_target(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
-        self.generic_visit(node)
-        target, operate = node.target, ast.Name(_PREFIX + type(node.op).__name__, ast.Load())
-        if any(isinstance(part, (ast.Slice, ast.MatMult)) for part in ast.walk(node)):
+        target = node.target
+        if type(node.op) not in _BINARY or any(isinstance(part, ast.Slice) for part in _parts(target)):
+            node.value = self.visit(node.value)
             return node
+        operate = ast.Name(_PREFIX + type(node.op).__name__, ast.Load())
         if isinstance(target, ast.Subscript):
-            return ast.Expr(_call("update", operate, target.value, target.slice, node.value))
+            place = _call("at", self.visit(target.value), self.visit(target.slice))
+            return ast.Expr(_call("update", operate, place, self.visit(node.value)))
         now = copy.deepcopy(target)
         now.ctx = ast.Load()
-        return ast.Assign([target], ast.Call(operate, [now, node.value], []))
+        value = ast.Call(operate, [self.visit(now), self.visit(node.value)], [])
+        return ast.Assign([self.visit(target)], value)
+
+
+def _is_constant(node: ast.expr) -> bool:
+    kinds = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+    return all(isinstance(part, kinds) for part in ast.walk(node))
+
+
+def _parts(target: ast.expr) -> list[ast.expr]:
+    index = getattr(target, "slice", None)
+    return [*getattr(index, "elts", []), *filter(None, [index])]
 
 
 def typed_as_on_a_gpu(function: Any) -> Any:
@@ -230,34 +298,59 @@ def _typed(code: CodeType, filename: str) -> CodeType:
             return tuple(map(literal, value))
         return np.float64(value) if type(value) is float else value
 
-    found = [node for node in ast.walk(_parsed(filename)) if _is_source(node, code)]
-    if len(found) == 1:
-        code = _compiled(found[0], code)
+    linecache.checkcache(filename)
+    for node, compiled in _functions_of("".join(linecache.getlines(filename))):
+        if _is_source(node, compiled, code):
+            code = _compiled(_Typed().visit(copy.deepcopy(node)), code)
+            break
     return code.replace(co_consts=literal(code.co_consts))
 
 
 @functools.cache
-def _parsed(filename: str) -> ast.AST:
+def _functions_of(text: str) -> list[tuple[Any, tuple[bytes, ...]]]:
+    """Returns the functions of a file, and what code is compiled from functions of their line and name."""
     try:
-        return ast.parse("".join(linecache.getlines(filename)))
-    except SyntaxError:  # a cell of IPython with magics
-        return ast.Module([], [])
+        parsed, whole = ast.parse(text), compile(text, "", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):  # a cell of IPython with magics
+        return []
+    codes, found = [whole], dict[tuple[int, str], list[bytes]]()
+    for code in codes:
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+        found.setdefault((code.co_firstlineno, code.co_name), []).append(code.co_code)
+    functions = [node for node in ast.walk(parsed) if isinstance(node, (ast.FunctionDef, ast.Lambda))]
+    return [(node, tuple(found.get(_place(node), ()))) for node in functions]
 
 
-def _is_source(node: ast.AST, code: CodeType) -> bool:
-    if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
+def _place(node: Any) -> tuple[int, str]:
+    decorators = getattr(node, "decorator_list", ())
+    return min((each.lineno for each in decorators), default=node.lineno), getattr(node, "name", "<lambda>")
+
+
+def _is_source(node: Any, compiled: tuple[bytes, ...], code: CodeType) -> bool:
+    """Returns whether this is a code's function; pytest rewrites the assertions of a test's."""
+    if _place(node) != (code.co_firstlineno, code.co_name):
         return False
-    line = min((each.lineno for each in getattr(node, "decorator_list", ())), default=node.lineno)
-    return (line, getattr(node, "name", "<lambda>")) == (code.co_firstlineno, code.co_name)
+    if isinstance(node, ast.Lambda):  # several may be on one line
+        starts = [(line, column) for line, _, column, end in code.co_positions() if line and column and end]
+        if min(starts, default=None) != (node.body.lineno, node.body.col_offset):
+            return False
+    return code.co_code in compiled or any(isinstance(part, ast.Assert) for part in ast.walk(node))
 
 
-def _compiled(node: Any, code: CodeType) -> CodeType:
-    """Compiles a typed copy of a function's source, inside a function that has its free variables."""
-    inner = _Typed().visit(copy.deepcopy(node))
-    inner.decorator_list = []
+def _compiled(inner: Any, code: CodeType) -> CodeType:
+    """Compiles a function's source inside a function that has its free variables."""
+    inner.decorator_list, inner.args.defaults, inner.args.kw_defaults = (
+        [],
+        [],
+        [None] * len(inner.args.kwonlyargs),
+    )
     outer: Any = ast.parse(f"def outer({', '.join((*code.co_freevars, *_HELPERS))}): pass")
     outer.body[0].body = [inner if isinstance(inner, ast.stmt) else ast.Expr(inner)]
-    made = compile(ast.fix_missing_locations(outer), code.co_filename, "exec")
+    futures = code.co_flags & __future__.annotations.compiler_flag
+    made: Any = compile(
+        ast.fix_missing_locations(outer), code.co_filename, "exec", futures, dont_inherit=True
+    )
     for name in ("outer", code.co_name):
         made = next(each for each in made.co_consts if isinstance(each, CodeType) and each.co_name == name)
-    return made.replace(co_qualname=code.co_qualname)
+    found: CodeType = made.replace(co_qualname=code.co_qualname)
+    return found

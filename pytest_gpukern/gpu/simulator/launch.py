@@ -243,6 +243,24 @@ def mend_shared_memory() -> None:
     replace(local_class, "array", local_array)
 
 
+def mend_atomics() -> None:
+    """Has atomic operations take any number for an array of whole numbers, and wrap."""
+    from numba.cuda.simulator import kernelapi
+
+    from pytest_gpukern.gpu.simulator.arithmetic import fitting
+
+    def fitted(operate: Any, indices: int) -> Any:
+        def atomic(self: Any, array: Any, *given: Any) -> Any:
+            values = (fitting(value, array.dtype) for value in given[indices:])
+            return operate(self, array, *given[:indices], *values)
+
+        return atomic
+
+    owner = original(kernelapi, "FakeCUDAAtomic")
+    for name, operate in inspect.getmembers(owner, inspect.isfunction):
+        replace(owner, name, fitted(operate, int(name != "compare_and_swap")))
+
+
 def unwritten(shape: Any, dtype: Any) -> Any:
     """Returns memory that nobody has written: each word is a poison, NaN as floating-point number."""
     import numpy as np
@@ -311,7 +329,8 @@ def mend_interpreter() -> None:
     def reached(pointers: Any, mask: Any, size: int, *, writes: bool = True) -> tuple[Any, Any]:
         """Returns addresses, and which of the mask are inside; raises WroteOutside."""
         addresses = np.asarray(pointers & np.uint64(_ADDRESS))
-        numbers = np.minimum(pointers >> np.uint64(48), len(spans) - 1).astype(int)
+        numbers = (pointers >> np.uint64(48)).astype(int)
+        numbers = np.where(numbers < len(spans), numbers, 0)
         bounds = np.array(list(spans), np.uint64)[numbers]
         offsets = (addresses - bounds[..., 0]).view(np.int64)
         inside = (offsets >= 0) & (addresses + np.uint64(size) <= bounds[..., 1])
@@ -341,6 +360,14 @@ def mend_interpreter() -> None:
     memory.load, memory.store = checked_load, checked_store
     memory.atomic_rmw, memory.atomic_cas = checked_update, checked_exchange
     builder = interpreter.InterpreterBuilder
+    to_int = builder.create_ptr_to_int
+
+    def create_ptr_to_int(self: Any, value: Any, kind: Any) -> Any:
+        made = to_int(self, value, kind)
+        made.data = made.data & made.data.dtype.type(_ADDRESS)  # a kernel may store it for another
+        return made
+
+    builder.create_ptr_to_int = create_ptr_to_int
     computing = r"create_(f(?!p_)\w+|\w+divf|m\w+mf|clampf|dot|ceil|fp_to_[su]i|[su]i_to_fp|atomic_\w+)"
     for owner, name in [(builder, name) for name in dir(builder) if re.fullmatch(computing, name)] + [
         (operations, "apply_impl") for operations in (interpreter.ReduceOps, interpreter.ScanOps)

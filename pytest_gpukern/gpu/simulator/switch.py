@@ -150,6 +150,7 @@ def _mend(load: Callable[[], None] = lambda: None) -> None:
     threads.mend_threads()
     launch.mend_jit()
     launch.mend_shared_memory()
+    launch.mend_atomics()
     device.mend_device()
     device.mend_arrays()
     ufuncs.mend_ufuncs()

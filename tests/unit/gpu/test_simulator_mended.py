@@ -226,6 +226,49 @@ def check_stores_casts_and_device_functions_keep_to_those_types():
     assert (records["count"][0], *x) == (1600, 200, 44, (255 - 400) % 256)
 
 
+def check_whole_numbers_are_cut_to_the_width_of_what_they_are_stored_into():
+    from math import exp as power_of_e
+
+    alias = np.uint8
+
+    def write(x, u, found):
+        x[0], x[1] = 200, x[2] - 300
+        x[2]: int = x[2] * 300
+        x[3] += x[2] - 10**-3 + (2**63 > 0)
+        x[4] = int(np.float32(np.nan)) == 0
+        u[0] = cuda.atomic.add(u, 1, -1) + 1
+        cuda.atomic.max(u, 2, 2**32 + 5)
+        found[0], found[1] = alias(300) + sum((x[0], x[0], alias(255))), power_of_e(1000)
+
+    x, u, found = np.full(5, 100, np.int8), np.zeros(3, np.uint32), np.zeros(2)
+    cuda.jit(write)[1, 1](x, u, found)
+    assert x[:4].tolist() == [-56, 56, 48, (100 + 48) - 256]
+    assert u.tolist() == [1, 2**32 - 1, 5]
+    assert found.tolist() == [44 - 56 - 56 + 255, np.inf]
+
+
+def check_an_augmented_assignment_loads_before_it_computes_and_lambdas_of_one_line_keep_apart():
+    @cuda.jit(device=True)
+    def overwrite(x):
+        x[0] = 50
+        return 1
+
+    def add(x):
+        x[0] += overwrite(x)
+
+    x = np.array([5, 200, 100], np.uint8)
+    cuda.jit(add)[1, 1](x)
+    assert x[0] == 6
+    both = [cuda.jit(device=True)(named(function)) for function in (lambda x, y: x + y, lambda x, y: x * y)]
+    out = np.zeros(2, np.int64)
+
+    def compute(x, out):
+        out[0], out[1] = both[0](x[1], x[2]), both[1](x[1], x[2])
+
+    cuda.jit(compute)[1, 1](x, out)
+    assert out.tolist() == [300, 20_000]
+
+
 def check_math_returns_what_a_gpu_does_where_python_raises():
     import math
     from math import exp
