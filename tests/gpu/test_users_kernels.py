@@ -397,7 +397,6 @@ def test_graphs_that_return_the_same_memory_each_time_are_right_and_a_note_says_
 
 
 AS_SIMULATED = """
-import math
 from concurrent.futures import ThreadPoolExecutor
 
 @cuda.jit
@@ -405,12 +404,6 @@ def narrow(a, b, out):
     i = cuda.grid(1)
     if i < out.size:
         out[i] = (a[i] + b[i]) // 2 + a[i] * b[i] + (a[i] - b[i] < 0) + (a[i] << 3)
-
-@cuda.jit
-def infinite(x, out):
-    i = cuda.grid(1)
-    if i < out.size:
-        out[i] = 1 / math.exp(x[i])
 
 A, B = np.random.default_rng(0).integers(0, 256, (2, 1000), np.uint8)
 
@@ -422,12 +415,6 @@ def test_narrow(gpu_benchmark, right):
     out = cuda.device_array(1000, np.int64)
     gpu_benchmark(narrow[8, 128], cuda.to_device(A), cuda.to_device(B), out)
     gpu_benchmark.verify(out, expected)
-
-@pytest.mark.gpu_benchmark(outputs="out")
-def test_infinite(gpu_benchmark):
-    out = cuda.device_array(2)
-    gpu_benchmark(infinite[1, 32], cuda.to_device(np.array([0, 1000.0])), out)
-    gpu_benchmark.verify(out, np.array([1.0, 0.0]))
 
 @pytest.mark.gpu_benchmark(outputs="out")
 def test_managed(gpu_benchmark):
@@ -458,5 +445,5 @@ def test_threads(gpu_benchmark, right):
 
 def test_a_gpu_says_what_the_simulator_says_of_narrow_integers_managed_arrays_and_host_threads(measured):
     done, found = measured(KERNELS + AS_SIMULATED)
-    done.assert_outcomes(passed=4, failed=2)
+    done.assert_outcomes(passed=3, failed=2)
     assert all((each["correctness"] == "INCORRECT") == ("False" in each["case"]["id"]) for each in found)
