@@ -30,6 +30,7 @@ _WIDE: dict[type, type[np.integer[Any]]] = {
 _BOOLEANS = {bool, np.bool_}
 _BEYOND_FLOAT32 = _WIDE.keys() - {bool, np.bool_, np.int8, np.uint8, np.int16}
 """Whole numbers with which a float32 becomes float64."""
+_REAL = (int, float, np.integer, np.floating, np.bool_)
 _TYPED: dict[type, Callable[[Any], Any]] = {float: np.float64, complex: np.complex128}
 Binary = Callable[[Any, Any], Any]
 
@@ -103,8 +104,7 @@ def fitting(value: Any, dtype: Any) -> Any:
     """Returns a value as whole numbers of a dtype are stored: cut to its width, and toward zero."""
     if getattr(dtype, "kind", "") not in ("i", "u") or getattr(value, "dtype", None) == dtype:
         return value
-    known = isinstance(value, (int, float, np.number, np.bool_))
-    return np.asarray(value).astype(dtype)[()] if known else value
+    return np.asarray(value).astype(dtype)[()] if isinstance(value, _REAL) else value
 
 
 class Into:
@@ -151,7 +151,7 @@ def _calls() -> dict[int, Callable[..., Any]]:
 
     def cast(kind: type[np.integer[Any]], rounded: Callable[[Any], Any] | None = None) -> Callable[..., Any]:
         def to_kind(value: Any = 0, *more: Any) -> Any:
-            if more or not isinstance(value, (int, float, np.number, np.bool_)):
+            if more or not isinstance(value, _REAL):
                 return (round if rounded is np.rint else kind)(value, *more)
             return fitting(rounded(value) if rounded else value, np.dtype(kind))
 
@@ -159,6 +159,8 @@ def _calls() -> dict[int, Callable[..., Any]]:
 
     def quiet(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         def call(*values: Any) -> Any:
+            if not all(isinstance(value, _REAL) for value in values):  # NumPy's, of complex numbers
+                return function(*values)
             kind = np.float32 if all(type(value) is np.float32 for value in values) else np.float64
             try:
                 return kind(function(*map(kind, values)))
