@@ -2,13 +2,13 @@
 
 import gc
 import re
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
 from pytest_gpukern.arrays import threaded
+from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.arrays.threaded import few_changed, map_in_threads, random_array
 
 
@@ -55,16 +55,7 @@ def test_in_large_arrays_the_share_that_changes_is_the_same(monkeypatch):
     assert 200 < (one != other).sum() < 350
 
 
-DRAWN = (
-    "float16",
-    "float32",
-    "float64",
-    "complex64",
-    "complex128",
-    "bfloat16",
-    "float8_e4m3fn",
-    "float8_e5m2",
-)
+DRAWN = ("float16", "float32", "float64", "complex64", "complex128", "bfloat16", "float8_e5m2")
 
 
 @pytest.mark.parametrize("distribution", ["uniform", "normal"])
@@ -81,26 +72,17 @@ def test_floats_and_complex_numbers_are_drawn_and_narrow_ones_rounded_from_float
     if array.itemsize <= 2:
         assert array.tobytes() == drawn("float32").astype(dtype).tobytes()
     parts = [array.real, array.imag] if array.dtype.kind == "c" else [array.astype("f8")]
-    assert [part.mean() for part in parts] == pytest.approx(
-        [0.5 * (distribution == "uniform")] * len(parts), abs=0.1
-    )
+    mean = 0.5 if distribution == "uniform" else 0.0
+    assert [part.mean() for part in parts] == pytest.approx([mean] * len(parts), abs=0.1)
 
 
 @pytest.mark.parametrize("dtype", ["?", "i1", "u8", "int32", "longdouble", "U3"])
 def test_what_is_no_such_float_is_refused_with_what_draws_it(dtype):
-    with pytest.raises(
-        ValueError, match=rf"dtype='{re.escape(dtype)}': must be float16, .*; for integers, rng"
-    ):
+    with pytest.raises(ValueError, match=rf"dtype='{re.escape(dtype)}': must be float16, .*, rng.integers"):
         random_array(np.random.default_rng(5), 100, dtype)
 
 
-def test_without_ml_dtypes_it_is_named_by_what_needs_it():
-    code = "import sys; sys.modules['ml_dtypes'] = None; import numpy; from pytest_gpukern import "
-    for needs in (
-        "Tolerance; Tolerance.for_ulps(4, 'bfloat16')",
-        "random_array as r; r(None, 3, 'bfloat16')",
-    ):
-        run = subprocess.run(
-            [sys.executable, "-c", code + needs], capture_output=True, text=True, check=False
-        )
-        assert re.search(r"ValueError: .*bfloat16.* ml_dtypes.*; pip install ml_dtypes\n$", run.stderr)
+def test_without_ml_dtypes_it_is_named_by_what_needs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(ValueError, match=r"bfloat16.* ml_dtypes.*; pip install ml_dtypes$"):
+        Tolerance.for_ulps(4, "bfloat16")
