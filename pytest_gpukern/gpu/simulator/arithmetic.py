@@ -301,51 +301,43 @@ def _typed(code: CodeType, filename: str) -> CodeType:
         return np.float64(value) if type(value) is float else value
 
     linecache.checkcache(filename)
-    for node, compiled in _functions_of("".join(linecache.getlines(filename))):
-        if _is_source(node, compiled, code):
+    functions, codes = _functions_of("".join(linecache.getlines(filename)))
+    for node in functions:
+        if _is_source(node, codes, code):
             code = _compiled(_Typed().visit(copy.deepcopy(node)), code)
             break
     return code.replace(co_consts=literal(code.co_consts))
 
 
 @functools.cache
-def _functions_of(text: str) -> list[tuple[Any, tuple[bytes, ...]]]:
-    """Returns the functions of a file, and what code is compiled from functions of their line and name."""
+def _functions_of(text: str) -> tuple[list[Any], set[CodeType]]:
+    """Returns the functions of a file, and all code that is compiled from it."""
     try:
-        parsed, whole = ast.parse(text), compile(text, "", "exec", dont_inherit=True)
+        parsed, codes = ast.parse(text), [compile(text, "", "exec", dont_inherit=True)]
     except (SyntaxError, ValueError):  # a cell of IPython with magics
-        return []
-    codes, found = [whole], dict[tuple[int, str], list[bytes]]()
+        return [], set()
     for code in codes:
         codes += [each for each in code.co_consts if isinstance(each, CodeType)]
-        found.setdefault((code.co_firstlineno, code.co_name), []).append(code.co_code)
-    functions = [node for node in ast.walk(parsed) if isinstance(node, (ast.FunctionDef, ast.Lambda))]
-    return [(node, tuple(found.get(_place(node), ()))) for node in functions]
+    return [node for node in ast.walk(parsed) if isinstance(node, (ast.FunctionDef, ast.Lambda))], set(codes)
 
 
-def _place(node: Any) -> tuple[int, str]:
-    decorators = getattr(node, "decorator_list", ())
-    return min((each.lineno for each in decorators), default=node.lineno), getattr(node, "name", "<lambda>")
-
-
-def _is_source(node: Any, compiled: tuple[bytes, ...], code: CodeType) -> bool:
+def _is_source(node: Any, codes: set[CodeType], code: CodeType) -> bool:
     """Returns whether this is a code's function; pytest rewrites the assertions of a test's."""
-    if _place(node) != (code.co_firstlineno, code.co_name):
+    decorators = getattr(node, "decorator_list", ())
+    line = min((each.lineno for each in decorators), default=node.lineno)
+    if (line, getattr(node, "name", "<lambda>")) != (code.co_firstlineno, code.co_name):
         return False
     if isinstance(node, ast.Lambda):  # several may be on one line
         starts = [(line, column) for line, _, column, end in code.co_positions() if line and column and end]
         if min(starts, default=None) != (node.body.lineno, node.body.col_offset):
             return False
-    return code.co_code in compiled or any(isinstance(part, ast.Assert) for part in ast.walk(node))
+    return code in codes or any(isinstance(part, ast.Assert) for part in ast.walk(node))
 
 
 def _compiled(inner: Any, code: CodeType) -> CodeType:
     """Compiles a function's source inside a function that has its free variables."""
-    inner.decorator_list, inner.args.defaults, inner.args.kw_defaults = (
-        [],
-        [],
-        [None] * len(inner.args.kwonlyargs),
-    )
+    inner.decorator_list = inner.args.defaults = []
+    inner.args.kw_defaults = [None] * len(inner.args.kwonlyargs)
     outer: Any = ast.parse(f"def outer({', '.join((*code.co_freevars, *_HELPERS))}): pass")
     outer.body[0].body = [inner if isinstance(inner, ast.stmt) else ast.Expr(inner)]
     futures = code.co_flags & __future__.annotations.compiler_flag

@@ -161,7 +161,7 @@ def _mend(load: Callable[[], None] = lambda: None) -> None:
 def _mend_interpreter(load: Callable[[], None]) -> None:
     """Loads Triton's interpreter and fixes it."""
     load()
-    from pytest_gpukern.gpu.simulator.launch import mend_interpreter
+    from pytest_gpukern.gpu.simulator.interpreter import mend_interpreter
 
     mend_interpreter()
 
