@@ -18,7 +18,7 @@ def mend_interpreter() -> None:
     """Counts what Triton's interpreter launches, and tells what it cannot do from what is wrong.
 
     No pointer reaches beside the allocation of its tensor, even where another lies: a write there is a fault
-    and no crash, and a read finds a poison. What a kernel makes of an address in an array reaches everything.
+    and no crash, and a read finds a poison. A pointer made from an address in an array is not checked.
     """
     import numpy as np
     from triton.runtime import interpreter
