@@ -1,7 +1,7 @@
 """Holds what the forms of the report say of stored runs: verdicts, findings, headings and failures.
 
-`tests/data/golden/NAME.json.gz` is the file of a run, and `NAME.txt` what is said of it. The runs were made on
-a host with two CPUs, but for `h200`, which is `run-h200.json.gz`:
+`tests/data/golden/NAME.json.gz` is the file of a run, and `NAME.txt` what is said of it. The runs were made
+on a host with two CPUs, but for `h200`, which is `run-h200.json.gz`:
 
     host         three timed calls against their record
     busy         the same while other programs use all CPUs
