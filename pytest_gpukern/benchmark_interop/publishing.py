@@ -80,8 +80,6 @@ def _of_result(result: Result, entry: JsonDict, listed: JsonDict | None) -> Iter
         taken.add(suffix)
         if measurement.invalid is not None or not interop.samples_s(measurement):
             continue
-        if listed is not None and measurement.beside:
-            continue  # a suite has the entries that it has without us; the main one tells of other timers
         fixture = _own_entry(result, entry) if listed is None else interop.ListedFixture(**listed)
         fixture.name += suffix
         fixture.fullname += suffix

@@ -331,7 +331,7 @@ def since_own_record(results: Iterable[Result], history: Mapping[str, RecordedCa
             continue
         for measurement in result.measurements:
             times = [time for time in recorded.times.get(measurement.key, ()) if time.device == card]
-            if times and measurement.scope == "kernel" and not measurement.beside and is_valid(measurement):
+            if times and measurement.scope == "kernel" and is_valid(measurement):
                 logs = [math.log(time.median_ns) for time in times if time.epoch == times[-1].epoch]
                 ratios.append((card, math.log(measurement.summary.median_ns) - statistics.fmean(logs)))
     by_card = grouped(ratios)

@@ -189,7 +189,7 @@ def class_shifts(results: Iterable[Result]) -> dict[str, Shift]:
         for time in () if result.simulated else filter(is_valid, result.measurements):
             ratio = verdict.ratio if (verdict := result.verdicts.get(time.key)) else None
             kind = class_of(result, time)
-            if ratio and 0 < ratio < math.inf and kind and not time.beside:
+            if ratio and 0 < ratio < math.inf and kind:
                 ratios.setdefault(kind, []).append(ratio)
     shifts = {kind: shift_of(ratios[kind], {}) for kind in LIMITS if kind in ratios}
     return {kind: shift for kind, shift in shifts.items() if shift is not None}

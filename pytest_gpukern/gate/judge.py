@@ -153,16 +153,6 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
     return of_host(verdict, basis.fails_with) if basis.fails_with else verdict
 
 
-def keys_to_judge(measurements: Sequence[Measurement], known: Collection[str]) -> list[str]:
-    """Returns a key for each scope: the main timer's, unless only that of one beside it is `known`."""
-    keys = []
-    for main in measurements:
-        if not main.beside:
-            others = [other.key for other in measurements if other.beside and other.scope == main.scope]
-            keys.append(next((key for key in (main.key, *others) if key in known), main.key))
-    return keys
-
-
 def unless_hopeless(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> Verdict:
     """Returns a suspicion of `judge`, or UNDECIDED if two fresh sessions would hardly confirm it.
 

@@ -1,4 +1,4 @@
-"""Chooses the timers for a call: the requested one, or the best one with a second beside it."""
+"""Chooses the timer for a call: the requested one, or the best one that works."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from pytest_gpukern.values.result import Measurement
 from pytest_gpukern.values.timer_table import TIMERS, auto_timers, host_timer
 
 
-class MeasureBy(Protocol):
-    """Measures a call by a timer."""
+class Timed(Protocol):
+    """A warm call that a timer can measure."""
 
-    def __call__(self, timer: Timer, *, beside: bool) -> Measurement:
-        """Measures the call; `beside` says that a main timer has just measured it."""
+    def by(self, timer: Timer) -> Measurement:
+        """Measures it."""
+
+    def glance_by(self, timer: Timer) -> Measurement:
+        """Takes a few samples of what has just been measured, without observers."""
 
 
-def measured_by(
-    by: MeasureBy, wanted: str, *, scope: str, stream: Any, any_stream: bool
-) -> list[Measurement]:
-    """Measures work on a GPU by the requested timer, or by two if none was requested.
+def measured_by(timed: Timed, wanted: str, *, scope: str, stream: Any, any_stream: bool) -> Measurement:
+    """Measures work on a GPU by the requested timer, or by the best one that works.
 
-    For kernels `auto` takes the first of `auto_timers` that works, with the next one beside it: CUPTI with
-    events, or events alone; the summary then says why. The host's clock times a launch until it returns, and
-    work that ends on the host, unless another timer of the host is requested. End to end, the first of
-    `auto_timers` runs beside it and tells copies from kernels.
+    For kernels `auto` takes the first of `auto_timers` that works: CUPTI, whose time a glance by events may
+    contradict, or events; a note then says why. The host's clock times a launch until it returns, and work
+    that ends on the host, unless another timer of the host is requested. End to end, a glance by the first of
+    `auto_timers` tells copies from kernels.
 
     The timer `wanted` is as in `--gpukern-timer`; stream and `any_stream` are as of `open_timer`.
 
@@ -40,46 +41,53 @@ def measured_by(
         TimerUnavailable: no timer can time the call.
     """
     if scope == "launch":
-        return [by(LaunchTimer.on_stream(stream, any_stream=True, queues=False), beside=False)]
+        return timed.by(LaunchTimer.on_stream(stream, any_stream=True, queues=False))
     auto = auto_timers()
     if scope != "kernel":
-        measurements = [by(open_timer(host_timer(wanted), stream), beside=False)]
+        main = timed.by(open_timer(host_timer(wanted), stream))
         if scope == "end_to_end" and wanted in ("auto", auto[0]):
             with contextlib.suppress(TimerUnavailable):  # this only explains the host's time
-                measurements.append(
-                    by(open_timer(auto[0], stream, any_stream=True, queues=False), beside=True)
+                main = _split(
+                    main, timed.glance_by(open_timer(auto[0], stream, any_stream=True, queues=False))
                 )
-        return measurements
+        return main
     names, reason_not = auto if wanted == "auto" else (wanted,), None
     for place, name in enumerate(names):
         try:
             timer = open_timer(name, stream, any_stream=any_stream)
-            main = by(timer, beside=False)
+            main = timed.by(timer)
         except NothingLaunched:
             raise  # events would only time themselves
         except TimerUnavailable as reason:
             if wanted != "auto":
                 why = f"the timer {wanted!r} cannot time this call: {reason}; use --gpukern-timer=auto"
-                return [not_of_the_device(by, stream, why)]
+                return not_of_the_device(timed, stream, why)
             if name == auto[-1]:
                 raise
             reason_not = reason_not or f"not by {TIMERS[name].label}: {reason}"
             continue
         if reason_not is not None:
-            return [with_notes(main, Note(f"timed by {TIMERS[name].label}, {reason_not}"), first=True)]
+            return with_notes(main, Note(f"timed by {TIMERS[name].label}, {reason_not}"), first=True)
         for other in names[place + 1 :]:
             with contextlib.suppress(TimerUnavailable):
-                return _agreeing(main, by(open_timer(other, stream, queues=timer.queues), beside=True))
-        return [main]
+                return _held_against(main, timed.glance_by(open_timer(other, stream, queues=timer.queues)))
+        return main
     raise AssertionError("auto tries no timer")
+
+
+def _split(main: Measurement, seen: Measurement) -> Measurement:
+    """Returns a time of the host with what the device did in such a call, as another timer saw it."""
+    return dataclasses.replace(
+        main, work=seen.work, order=seen.order, busy_ns=seen.busy_ns, device_ns=seen.summary.median_ns
+    )
 
 
 _MORE_NS, _MORE_SHARE = 5_000.0, 0.1
 """If events read more than CUPTI by more than both of these, beyond their own cost, a note says so."""
 
 
-def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
-    """Returns both measurements, with a note if they contradict each other.
+def _held_against(main: Measurement, other: Measurement) -> Measurement:
+    """Returns CUPTI's measurement, with a note if a glance by events contradicts it.
 
     Events contain what CUPTI records. They read less only if they missed work, or if recording slows the
     kernel, which the main number then contains. They read more than their cost if CUPTI has no record of some
@@ -104,14 +112,14 @@ def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
             )
             main = dataclasses.replace(main, invalid=main.invalid or partial)
     else:
-        return [main, other]
+        return main
     text = f"{other_label} read {reading}, {why} (--gpukern-timer={other.timer})"
-    return [with_notes(main, Note(text, about), first=True), other]
+    return with_notes(main, Note(text, about), first=True)
 
 
 HOST_REMEDY = "--gpukern-timer=host (or timer='host' in the test's marker) measures what runs on the host"
 
 
-def not_of_the_device(by: MeasureBy, stream: Any, why: str) -> Measurement:
+def not_of_the_device(timed: Timed, stream: Any, why: str) -> Measurement:
     """Returns the host's time instead of the device's, INVALID for this reason."""
-    return dataclasses.replace(by(open_timer("host", stream), beside=False), invalid=why)
+    return dataclasses.replace(timed.by(open_timer("host", stream)), invalid=why)

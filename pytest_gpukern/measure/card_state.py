@@ -24,7 +24,7 @@ class CardObserver(Observer):
     _limited_ns: Mapping[str, int] | None = None
     _timed = False
 
-    def observe(self, call: ObservedCall, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
+    def observe(self, call: ObservedCall, timer: Timer) -> Observation | None:  # noqa: ARG002
         instruments = self.bench.instruments if call.on_gpu else None
         self._timed = self._timed or instruments is not None
         if self._limited_ns is None and instruments is not None:

@@ -64,31 +64,23 @@ class DeviceClocks:
 class ClockObserver(Observer):
     """Looks at the device's state and clocks around batches."""
 
-    def observe(self, call: ObservedCall, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
+    def observe(self, call: ObservedCall, timer: Timer) -> Observation | None:  # noqa: ARG002
         instruments = self.bench.instruments if call.on_gpu else None
-        return None if instruments is None else ClockObservation(instruments, beside=beside)
+        return None if instruments is None else ClockObservation(instruments)
 
 
 class ClockObservation(Observation):
-    """Says which batches count, pauses after those that do not, and finally gives up.
+    """Says which batches count, pauses after those that do not, and finally gives up."""
 
-    `beside` a main timer the device was checked just before. That check holds for a tenth of a second, and
-    the end of sampling alone needs no other.
-    """
-
-    def __init__(
-        self, instruments: Instruments, *, beside: bool = False, recovery: Recovery | None = None
-    ) -> None:
+    def __init__(self, instruments: Instruments, *, recovery: Recovery | None = None) -> None:
         self._instruments = instruments
-        self._beside = beside
         self._recovery = recovery or Recovery()
         self._states: list[DeviceState] = []
         self._clocks: list[float | None] = []
 
     def before(self) -> None:
         if not self._states:
-            within = {"within_s": _LOOK_EVERY_S} if self._beside else {}
-            self._states.append(self._instruments.state(**within))
+            self._states.append(self._instruments.state())
 
     def after(self, batch: Batch, *, last: bool) -> Look:  # noqa: ARG002
         """Says whether the samples since the last look count; pauses if they do not.
@@ -99,9 +91,8 @@ class ClockObservation(Observation):
         clock = self._instruments.probe.read() if self._instruments.probe is not None else None
         before, highest = self._states[-1], self._instruments.max_sm_mhz
         slow = bool(clock and highest and clock < LOWEST_CLOCK_SHARE * highest)
-        ends = last and not self._beside
         self._clocks.append(clock)
-        if not (ends or slow or self._instruments.age_s > _LOOK_EVERY_S):
+        if not (last or slow or self._instruments.age_s > _LOOK_EVERY_S):
             return Look(settled=False)
         now = self._instruments.state(within_s=0.0)
         disturbance = batch_fault(

@@ -37,7 +37,7 @@ class MemoryObserver(Observer):
                 account.reset_peak()
             self._before = self._peak = before
 
-    def observe(self, call: ObservedCall, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
+    def observe(self, call: ObservedCall, timer: Timer) -> Observation | None:  # noqa: ARG002
         return _Batches(self) if call.on_gpu and self._before is not None else None
 
     def look(self) -> None:

@@ -48,7 +48,7 @@ class HostLoadObserver(Observer):
     def begin_test(self) -> None:
         self._earlier = read()
 
-    def observe(self, call: ObservedCall, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
+    def observe(self, call: ObservedCall, timer: Timer) -> Observation | None:  # noqa: ARG002
         began = None if timer_row(timer.name).device_timed else read()
         if began is None:
             return None

@@ -48,9 +48,9 @@ _RULES = (
 )
 """Nanoseconds of a call, the fewest samples and the seconds of sampling for each that takes longer."""
 _RULES_BY_HOST = ((5e8, 1, 0.05), (5e7, 3, 0.05), (5e6, 5, 0.05), (-math.inf, 10, 0.05))
-_RULES_BESIDE = ((1e8, 1), (2e7, 3), (1e6, FEWEST_FOR_95_PERCENT))
+_RULES_OF_A_GLANCE = ((1e8, 1), (2e7, 3), (1e6, FEWEST_FOR_95_PERCENT))
 CONTRADICTION = 0.01
-"""A second timer contradicts the first if it differs by more than this share."""
+"""Events contradict CUPTI if they read less by more than this share."""
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,13 @@ def rule_for(call_ns: float, *, by_host: bool = False) -> StoppingRule:
     return StoppingRule(target, min_samples=fewest, budget_s=budget_s)
 
 
-def rule_beside(call_ns: float) -> StoppingRule:
-    """Returns the stopping rule of a second timer beside the first: ±1 % or a third of the time.
+def rule_of_a_glance(call_ns: float) -> StoppingRule:
+    """Returns the stopping rule of a glance by another timer: ±1 % or a third of the time.
 
-    It takes at least 10 samples: enough to show that the first is wrong by a percent, no more. For calls over
+    It takes at least 10 samples: enough to show that the time is wrong by a percent, no more. For calls over
     1 ms it takes exactly 6 samples, over 20 ms 3, over 0.1 s 1.
     """
-    for longer_ns, samples in _RULES_BESIDE:
+    for longer_ns, samples in _RULES_OF_A_GLANCE:
         if call_ns > longer_ns:
             return StoppingRule(min_samples=samples, max_samples=samples, budget_s=0.0)
     return StoppingRule(CONTRADICTION, min_samples=10, budget_s=rule_for(call_ns).budget_s / 3)
@@ -284,7 +284,6 @@ class Sampler:
             whole turn on all buffer sets for a cold graph.
         calls: how many calls an execution makes; a sample is their mean.
         traffic_bytes: declared bytes of the work, copied into the result, as `flops` are.
-        beside: whether the number is kept beside a main timer's.
         clock: seconds, for the time budget.
         draw: decides which batches are refilled.
     """
@@ -300,7 +299,6 @@ class Sampler:
     calls: int = 1
     traffic_bytes: float | None = None
     flops: float | None = None
-    beside: bool = False
     clock: Callable[[], float] = time.monotonic
     draw: random.Random = field(default_factory=random.Random)
     sampling: Samples = field(default_factory=Samples)
@@ -316,22 +314,26 @@ class Sampler:
             NothingLaunched: the call puts nothing on the device.
             TimerUnavailable: the timer cannot time this call.
         """
-        last = self._sample()
+        last = self._sample(refills=timer_row(self.timer.name).refills)
         # Only now does the timer know all batches.
-        return self.finished(None if self.beside else self.timer.suspicion(last) or self._contents_matter())
+        return self.finished(self.timer.suspicion(last) or self._contents_matter())
 
-    def _sample(self) -> Iteration:
+    def glance(self) -> Measurement:
+        """Samples likewise, but neither refills outputs nor looks for what is suspicious."""
+        self._sample(refills=False)
+        return self.finished(None)
+
+    def _sample(self, *, refills: bool) -> Iteration:
         rule, timer, sampling = self.rule, self.timer, self.sampling
         chosen = random.randrange(rule.min_samples) + 1 if self.inspect is not None else 0
         refilled_at = self.draw.randrange(1, _FEWEST_BATCHES)
-        can_refill = timer_row(timer.name).refills and not self.beside
         # In a graph nothing is flushed between calls, so they are cold only on all sets in turn.
         turn = self.executions.buffer_sets if self.cold and not timer_row(timer.name).flushes else 1
         executed, started = 0, self.clock()
         while True:
             size = self._size(executed, self.clock() - started, chosen)
             self._before()
-            refilled = can_refill and len(sampling.batches) % _ONE_REFILLED_IN == refilled_at
+            refilled = refills and len(sampling.batches) % _ONE_REFILLED_IN == refilled_at
             taken = self._taken(max(1, size // turn) * turn, refilled=refilled)
             with untraced():
                 batch = self._collected(taken)
@@ -446,7 +448,6 @@ class Sampler:
             order=sampling.order,
             buffer_sets=self.executions.buffer_sets,
             invalid_samples=sampling.invalid_samples,
-            beside=self.beside,
             traffic_bytes=self.traffic_bytes,
             flops=self.flops,
         )

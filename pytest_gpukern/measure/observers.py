@@ -220,12 +220,8 @@ class Observer:
     def begin_test(self) -> None:
         """Is called before the setup of a test that measures; this process holds the device, if any."""
 
-    def observe(self, call: ObservedCall, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
-        """Begins to look at one measurement of a warm call; None if there is nothing to see.
-
-        Args:
-            beside: whether a main timer has just measured the call.
-        """
+    def observe(self, call: ObservedCall, timer: Timer) -> Observation | None:  # noqa: ARG002
+        """Begins to look at one measurement of a warm call; None if there is nothing to see."""
         return None
 
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> SeenInTest | None:  # noqa: ARG002
@@ -298,11 +294,9 @@ class Observers:
         for observer in self._all:
             observer.begin_test()
 
-    def observe(self, call: ObservedCall, timer: Timer, *, beside: bool = False) -> dict[str, Observation]:
+    def observe(self, call: ObservedCall, timer: Timer) -> dict[str, Observation]:
         """Returns observations of a warm call by observers' names, the nearest to the timed work first."""
-        begun = [
-            (observer.name, observer.observe(call, timer, beside=beside)) for observer in reversed(self._all)
-        ]
+        begun = [(observer.name, observer.observe(call, timer)) for observer in reversed(self._all)]
         return {name: observation for name, observation in reversed(begun) if observation is not None}
 
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> ObservedTest:

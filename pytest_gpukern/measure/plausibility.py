@@ -14,7 +14,7 @@ from pytest_gpukern.gpu.live_threads import running_threads, still_running, thre
 from pytest_gpukern.gpu.theory import Floor
 from pytest_gpukern.measure.observers import Look, Observation, ObservedCall, Observer, Seen
 from pytest_gpukern.timers.timer import Batch, Timer
-from pytest_gpukern.values.note import About, Note
+from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import Measurement
 from pytest_gpukern.values.timer_table import timer_row
 
@@ -22,7 +22,7 @@ from pytest_gpukern.values.timer_table import timer_row
 class Plausibility(Observer):
     """Looks at the host's clocks and threads around batches, and at the sum of the device's times."""
 
-    def observe(self, call: ObservedCall, timer: Timer, *, beside: bool) -> Observation:  # noqa: ARG002
+    def observe(self, call: ObservedCall, timer: Timer) -> Observation:
         """Begins once the call is warm, so that libraries have started the threads that they keep."""
         return PlausibilityObservation(call, timer)
 
@@ -54,8 +54,6 @@ class PlausibilityObservation(Observation):
         # The timers see what a thread launches on the GPU, and the check of outputs finds late writes.
         left = threads_left(self._threads)
         notes = (Note(still_running(left, "the timed calls")),) if left else ()
-        if impossible and measurement.beside:  # events miss work on other streams, which the main timer has
-            notes, impossible = (*notes, Note(impossible, About.TIMERS)), None
         return Seen(notes=notes, invalid=self._guard.fault(self._began) or self._contradiction or impossible)
 
 

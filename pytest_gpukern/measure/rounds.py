@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_gpukern.measure.measure import BATCH_CALLS, Arguments
-from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers.timer import Iteration
 
 
@@ -131,18 +129,6 @@ def arguments_made(made: Any) -> Arguments:
     raise TypeError(
         f"setup returned {type(made).__name__}: it must return (args, kwargs), a tuple of positional "
         "arguments, or nothing"
-    )
-
-
-def rule_of_rounds(count: int, usual: StoppingRule, *, beside: bool) -> StoppingRule:
-    """Returns the stopping rule for `count` requested rounds: as many samples by the main timer.
-
-    A timer beside it keeps its shorter `usual` rule, and takes no more samples than the main one.
-    """
-    if not beside:
-        return dataclasses.replace(usual, min_samples=count, max_samples=count)
-    return dataclasses.replace(
-        usual, min_samples=min(usual.min_samples, count), max_samples=min(usual.max_samples, count)
     )
 
 

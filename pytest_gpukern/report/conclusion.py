@@ -22,7 +22,7 @@ from pytest_gpukern.findings.trend import days_of, points_of, since_when
 from pytest_gpukern.gpu.fingerprint import commits_touching
 from pytest_gpukern.report import units
 from pytest_gpukern.report.records import accept, repeat
-from pytest_gpukern.report.rows import ceiling_shares, scope_times, variant_label
+from pytest_gpukern.report.rows import ceiling_shares, variant_label
 from pytest_gpukern.report.run import BASELINE, RunResults
 from pytest_gpukern.values.difference import DEVICE, NEW_CODE, SAME_CODE
 from pytest_gpukern.values.result import Correctness, Result, SessionRole, Verdict, sizes_text
@@ -411,9 +411,9 @@ def change_of(run: RunResults, result: Result, key: str) -> Change | None:
     if verdict is None or verdict.ratio is None or sides is None:
         return None
     change = Change(*sides, verdict.ratio, verdict.ratio_low, verdict.ratio_high)
-    for time in scope_times(result):
-        shown_ns, shares = time.shown.summary.median_ns, ceiling_shares(result, time)
-        if time.shown.key == key and shares and units.is_number(shown_ns):
+    for time in result.measurements:
+        shown_ns, shares = time.summary.median_ns, ceiling_shares(result, time)
+        if time.key == key and shares and units.is_number(shown_ns):
             limit = max(shares, key=lambda name: shares[name])
             before, now = (shares[limit] * shown_ns / ns for ns in sides)
             return dataclasses.replace(change, limit=limit, share_before=before, share_now=now)
@@ -467,7 +467,7 @@ def others(run: RunResults) -> list[Others]:
                     size = math.log(ratio) - 1.0  # behind what fresh sessions looked at
             cause = _cause(verdict) if verdict is not None and row.changed else ""
             cause = cause if row.compared else _first_line(reason)
-            scope = f" {time.shown.scope}" if time is not None and time.shown.scope != "kernel" else ""
+            scope = f" {time.scope}" if time is not None and time.scope != "kernel" else ""
             groups.setdefault((kind, cause), []).append((size, result.case_name + scope, ratio))
         for finding in result.findings:
             groups.setdefault((finding.kind, finding.text), []).append((0.0, result.case_name, None))

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_gpukern.measure.observers import OBSERVERS
-from pytest_gpukern.report.rows import ScopeTime, judged
+from pytest_gpukern.report.rows import judged
 from pytest_gpukern.report.run import EmptyReportError, RunResults
 from pytest_gpukern.values.result import KernelFacts, Measurement, Result, Value, sizes_text
 from pytest_gpukern.values.untrusted_json import printable
@@ -74,7 +74,7 @@ def _row(result: Result, measurement: Measurement, failure: str | None) -> dict[
         "session": result.session,
         "role": result.role.value,
         **_fields(result, "simulated"),
-        **_fields(measurement, "scope", "timer", "cache", "beside"),
+        **_fields(measurement, "scope", "timer", "cache"),
         **_fields(measurement.summary if timed else None, "median_ns", "low_ns", "high_ns"),
         "samples": measurement.summary.n,
         **_fields(measurement, "iterations"),
@@ -117,7 +117,7 @@ def _errors(result: Result) -> dict[str, Cell]:
 
 
 def _verdict(result: Result, measurement: Measurement, failure: str | None) -> dict[str, Cell]:
-    kind, reason, verdict = judged(result, ScopeTime(measurement), failure)
+    kind, reason, verdict = judged(result, measurement, failure)
     return {
         "verdict": kind or None,
         **_fields(verdict, "ratio", "ratio_low", "ratio_high", "threshold"),

@@ -13,8 +13,7 @@ from pytest_gpukern.gpu.kernel_facts import fitted
 from pytest_gpukern.measure.observers import OBSERVERS, Figure, ObserverRow
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import GAP, Column, Line, table, wrapped
-from pytest_gpukern.report.rows import ScopeTime, scope_times
-from pytest_gpukern.values.result import Correctness, DeviceWork, KernelFacts, Result, Value
+from pytest_gpukern.values.result import Correctness, DeviceWork, KernelFacts, Measurement, Result, Value
 from pytest_gpukern.values.timer_table import timer_row
 
 _UNKNOWN = ObserverRow("", "")
@@ -24,6 +23,7 @@ _SHORTEST_NAME = 24
 _OVERLAP = 1.01
 """Work that adds up to more than its span, clocks' steps aside, ran at the same time."""
 _IDLE = 0.005
+_SEEN_BY = "cupti"
 """Share of the time without any work from which it has a line of its own."""
 WORK_TITLES = ("Time(%)", "Time", "Calls", "Avg", "Size", "Throughput")
 LAUNCH_TITLES = ("Grid Size", "Block Size", "Regs", "Shared", "Local", "Occupancy", "limited by", "code")
@@ -52,7 +52,7 @@ class Breakdown:
 
 def device_work(result: Result, *, width: int) -> list[Line]:
     """Returns a breakdown for each scope whose device work a timer saw, each followed by an empty line."""
-    breakdowns = filter(None, (breakdown(result, time) for time in scope_times(result)))
+    breakdowns = filter(None, (breakdown(result, time) for time in result.measurements))
     lines = [line for work in breakdowns for line in (*_breakdown_lines(result, work, width), Line(""))]
     for name, kernel in compiled(result):
         lines += wrapped(f"{result.case_name} · {name}", width, markup={"bold": True})
@@ -67,36 +67,34 @@ def compiled(result: Result) -> list[tuple[str, KernelFacts]]:
     ]
 
 
-def breakdown(result: Result, time: ScopeTime) -> Breakdown | None:
-    """Returns what the device did in the calls of a scope; None if no timer saw it."""
-    seen = time.seen
-    if seen is None or result.simulated or result.correctness is Correctness.INCORRECT:
+def breakdown(result: Result, time: Measurement) -> Breakdown | None:
+    """Returns what the device did in the timed calls; None if that was not seen."""
+    if not time.work or result.simulated or result.correctness is Correctness.INCORRECT:
         return None
     facts = {fact.launch: fact for fact in result.kernels}
     # A kernel's own time is what saw it; a host's clock sees what is between the pieces too.
-    by_host = not timer_row(time.shown.timer).device_timed
-    whole = time.shown if by_host else seen
-    whole_ns, span_ns = whole.summary.median_ns, seen.summary.median_ns
+    by_host, whole_ns = not timer_row(time.timer).device_timed, time.summary.median_ns
+    span_ns = time.device_ns if by_host else whole_ns
     lines = []
-    for work in sorted(seen.work, key=lambda work: -(work.time_ns or 0.0)):
+    for work in sorted(time.work, key=lambda work: -(work.time_ns or 0.0)):
         kernel = facts.get(work.kernel.launch, work.kernel) if work.kernel else None
         name = work.kernel.name if work.kernel else work.name
         longest_ns = max(whole_ns, work.time_ns or 0.0) if units.is_number(whole_ns) else whole_ns
         lines.append(BreakdownLine(name, _cells(work, longest_ns), kernel))
-    work_ns = sum(work.time_ns or 0.0 for work in seen.work)
+    work_ns = sum(work.time_ns or 0.0 for work in time.work)
     covered_ns = min(work_ns, span_ns) if units.is_number(span_ns) else work_ns
     if units.is_number(whole_ns) and whole_ns - covered_ns >= _IDLE * whole_ns:
         idle_ns = whole_ns - covered_ns
         name = "host and launch" if by_host else "between kernels and copies"
         lines.append(BreakdownLine(name, (_share(idle_ns, whole_ns), units.time(idle_ns), "", "", "", "")))
-    title = f"{whole.scope} · {units.time(whole_ns)} by {whole.timer}"
-    if whole is not seen:
-        title += f", what the device did by {seen.timer}"
+    title = f"{time.scope} · {units.time(whole_ns)} by {time.timer}"
+    if by_host:
+        title += f", what the device did by {_SEEN_BY}"
     notes = []
     if units.is_number(span_ns) and work_ns > _OVERLAP * span_ns:
         notes.append(f"work overlaps: {units.time(work_ns)} of it within {units.time(span_ns)}")
-    if by_host and units.is_number(whole_ns) and span_ns > whole_ns:
-        notes.append(f"{seen.timer} saw other calls than {whole.timer} timed, of {units.time(span_ns)}")
+    if by_host and units.is_number(whole_ns) and units.is_number(span_ns) and span_ns > whole_ns:
+        notes.append(f"{_SEEN_BY} saw other calls than {time.timer} timed, of {units.time(span_ns)}")
     if result.compile_ns is not None:
         notes.append(f"compiling and loading took {units.time(result.compile_ns)}")
     return Breakdown(title, tuple(lines), tuple(notes))

@@ -67,7 +67,6 @@ class _Measurement(Struct):
     timer: str
     cache: str
     summary: _Summary
-    beside: bool
     invalid: str | None
     traffic_bytes: float | None
     observations: Observations
@@ -246,7 +245,7 @@ def _session(file: _File, card: Card, results: Sequence[_Result], failed: dict[s
         test = intern(_GPU.sub("", result.nodeid))
         for measured in result.measurements:
             ns = measured.summary.median_ns
-            if not measured.beside and is_valid(measured) and math.isfinite(ns):  # type: ignore[arg-type]
+            if is_valid(measured) and math.isfinite(ns):  # type: ignore[arg-type]
                 key = intern(f"{case.id} {measured.scope}/{measured.timer}/{measured.cache}")
                 times_ns[key] = ns
                 limited_by = class_of(result, measured)  # type: ignore[arg-type]

@@ -48,7 +48,6 @@ from pytest_gpukern.report.rows import (
     COPY,
     FMA,
     ResultRow,
-    ScopeTime,
     chosen_text,
     counts_flops,
     half_width,
@@ -230,7 +229,7 @@ class _RunData:
         # What many entries share crosses once; they have its number, in the order in which things come.
         self.points, self.moments, self.cards = dict[object, int](), dict[str, int](), dict[str, int]()
         self.launched = dict[tuple[str, ...], int]()
-        plots = sum(row.scope is not None for row in self.rows)
+        plots = sum(row.measurement is not None for row in self.rows)
         self.most = min(_MOST_POINTS, max(_FEWEST_POINTS, _POINTS // max(1, plots)))
 
     def json(self) -> JsonDict:
@@ -243,10 +242,9 @@ class _RunData:
         tables = {
             "cases": _table(self._case(result, by_result[id(result)]) for result in self.results),
             "scopes": _table(
-                self._scope(row, row.scope, measurement)
+                self._scope(row, row.measurement)
                 for row in self.rows
-                if row.scope and not row.result.simulated
-                for measurement in row.scope.all
+                if row.measurement and not row.result.simulated
             ),
             "rows": _table(map(self._row, self.rows)),
         }
@@ -297,8 +295,8 @@ class _RunData:
 
     def _row(self, row: ResultRow) -> JsonDict:
         """Returns a row of the table: its texts, and the numbers by which it is sorted and drawn."""
-        result, time = row.result, row.scope
-        measurement = time.shown if time and not result.simulated else None
+        result, time = row.result, row.measurement
+        measurement = None if result.simulated else time
         verdict = row.judged.verdict if measurement else None
         ns = measurement.summary.median_ns if measurement else None
         traffic, flops = (getattr(measurement, name, None) for name in ("traffic_bytes", "flops"))
@@ -309,8 +307,8 @@ class _RunData:
         sides = sides_of(self.run, result, measurement.key) if measurement and verdict else None
         return {
             "case": self.places[id(result)],
-            "scope": time.shown.scope if time else "",
-            "like": _like(result, time.shown) if time else "",
+            "scope": time.scope if time else "",
+            "like": _like(result, time) if time else "",
             **{name: getattr(row, name) for name in _TEXTS},
             "rank": severity(row.state),
             "ns": ns,
@@ -368,28 +366,26 @@ class _RunData:
             "epochs": tuple((_moment(epoch.opened), epoch.reason or "") for epoch in epochs),
         }
 
-    def _scope(self, row: ResultRow, time: ScopeTime, measurement: Measurement) -> JsonDict:
-        """Returns a measurement; the one that is shown of a scope with its samples and sessions."""
-        result, shown = row.result, measurement is time.shown
+    def _scope(self, row: ResultRow, measurement: Measurement) -> JsonDict:
+        """Returns a measurement with its samples and sessions."""
+        result = row.result
         summary, half = measurement.summary, half_width(measurement)
         verdict = result.verdicts.get(measurement.key)
-        numbers = measurement.samples_ns if shown else ()
-        samples = [ns for ns in numbers if ns is not None and abs(ns) < _LARGEST]
+        samples = [ns for ns in measurement.samples_ns if ns is not None and abs(ns) < _LARGEST]
         return {
             "case": self.places[id(result)],
             "timing": (measurement.scope, measurement.timer, measurement.cache),
-            "shown": shown,
             "time": units.time(summary.median_ns, half),
             "range": units.time_range(summary.low_ns, summary.high_ns, half) if half is not None else "",
             "ns": summary.median_ns,
             **{name: getattr(summary, name) for name in ("low_ns", "high_ns", "n")},
             "told": _sampling(measurement),
-            "reason": row.judged.reason if shown else "",
+            "reason": row.judged.reason,
             "threshold": units.change(1 + verdict.threshold) if verdict and verdict.threshold else "",
             "distribution": distribution(samples),
             "series": series(samples, self.most),
-            "sessions": self._sessions(result, measurement) if shown else (),
-            "work": self._work(breakdown(result, time)) if shown else None,
+            "sessions": self._sessions(result, measurement),
+            "work": self._work(breakdown(result, measurement)),
         }
 
     def _sessions(self, result: Result, measurement: Measurement) -> tuple[tuple[Any, ...], ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.conclusion import cards
-from pytest_gpukern.report.rows import judged, scope_times
+from pytest_gpukern.report.rows import judged
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.values.untrusted_json import printable
 from pytest_gpukern.values.verdict_table import INCORRECT
@@ -17,12 +17,12 @@ def properties(run: RunResults) -> list[tuple[str, str]]:
     0.05 for 5 % longer, within a 90 % interval.
     """
     (result,) = run.results
-    time = next(iter(scope_times(result)), None)
+    time = next(iter(result.measurements), None)
     kind, reason, verdict = judged(result, time, run.own_failure(result))
     timed = time if not result.simulated and kind != INCORRECT else None
     values = {
         "headline": next((f"{card.kind}: {card.headline}" for card in cards(run)), ""),
-        "time_ns": _number(timed.shown.summary.median_ns, 3) if timed else "",
+        "time_ns": _number(timed.summary.median_ns, 3) if timed else "",
         "change": _change(verdict.ratio) if verdict else "",
         "low": _change(verdict.ratio_low) if verdict else "",
         "high": _change(verdict.ratio_high) if verdict else "",

@@ -121,7 +121,7 @@ def trends(runs: Sequence[RunResults]) -> dict[SeriesKey, Trend]:
             (case_id, timed.key): Trend.of(result, timed, series[case_id, timed.key].values())
             for case_id, result in newest.items()
             for timed in result.measurements
-            if not timed.beside and is_valid(timed) and (case_id, timed.key) in series
+            if is_valid(timed) and (case_id, timed.key) in series
         }
     )
 

@@ -68,23 +68,6 @@ class Footnote:
 
 
 @dataclass(frozen=True, slots=True)
-class ScopeTime:
-    """Holds the measurements of one scope: whose time is shown and judged, and those by other timers."""
-
-    shown: Measurement
-    others: tuple[Measurement, ...] = ()
-
-    @property
-    def all(self) -> tuple[Measurement, ...]:
-        return (self.shown, *self.others)
-
-    @property
-    def seen(self) -> Measurement | None:
-        """The one whose timer saw what the device did, or None."""
-        return next((measurement for measurement in self.all if measurement.work), None)
-
-
-@dataclass(frozen=True, slots=True)
 class ResultRow:
     """Holds one line of a problem's table.
 
@@ -93,7 +76,7 @@ class ResultRow:
         label: how a footnote refers to the row.
         state: FAILED for a test that failed by itself, else the verdict or what became of it, in a word.
         judged: what its time came to.
-        scope: its measurements, or None without one.
+        measurement: whose time it tells, or None.
         footnotes: what there is to say about it.
         factor: the speed-up as a number, if there is one.
         shares: ceiling → the share of it that the time reaches.
@@ -104,14 +87,13 @@ class ResultRow:
     label: str
     state: str
     judged: Judged
-    scope: ScopeTime | None = None
+    measurement: Measurement | None = None
     variant: str = ""
     size: str = ""
     error: str = ""
     first_call: str = ""
     time: str = ""
     uncertainty: str = ""
-    other_timer: str = ""
     rate: str = ""
     ceiling: str = ""
     speedup: str = ""
@@ -128,26 +110,8 @@ class ResultRow:
 
     @property
     def timing(self) -> Timing | None:
-        shown = self.scope.shown if self.scope is not None else None
-        return (shown.scope, shown.timer, shown.cache) if shown is not None else None
-
-
-def scope_times(result: Result) -> list[ScopeTime]:
-    """Returns the scopes of a result in order, each by its main measurement.
-
-    If only the measurement beside it was judged, that one is shown: a record may know a scope by one timer.
-    """
-    scopes: dict[str, list[Measurement]] = {}
-    for measurement in sorted(result.measurements, key=lambda measurement: measurement.beside):
-        scopes.setdefault(measurement.scope, []).append(measurement)
-    times = []
-    for of_scope in scopes.values():
-        main, *others = of_scope
-        judged = [other for other in others if other.key in result.verdicts and other.invalid is None]
-        main_counts = main.key in result.verdicts or main.invalid is not None
-        shown = main if main_counts or not judged else judged[0]
-        times.append(ScopeTime(shown, tuple(other for other in of_scope if other is not shown)))
-    return times
+        time = self.measurement
+        return (time.scope, time.timer, time.cache) if time is not None else None
 
 
 class Judged(NamedTuple):
@@ -164,8 +128,8 @@ class Judged(NamedTuple):
     verdict: Verdict | None = None
 
 
-def judged(result: Result, time: ScopeTime | None, failure: str | None = None) -> Judged:
-    """Returns what a scope's time came to; it is INVALID, too, if the measurement beside it is.
+def judged(result: Result, time: Measurement | None, failure: str | None = None) -> Judged:
+    """Returns what a time came to.
 
     `failure` is the first line of why the test failed by itself, or None. No time counts of a wrong output.
     """
@@ -175,12 +139,10 @@ def judged(result: Result, time: ScopeTime | None, failure: str | None = None) -
     return came_to if failure is None else came_to._replace(kind=FAILED, reason=failure)
 
 
-def _by_time(result: Result, time: ScopeTime) -> Judged:
-    for measurement in time.all:
-        if measurement.invalid is not None:
-            by = "" if measurement is time.shown else f"by {measurement.timer}: "
-            return Judged(VerdictKind.INVALID.value, f"{by}{measurement.invalid}")
-    verdict = result.verdicts.get(time.shown.key)
+def _by_time(result: Result, time: Measurement) -> Judged:
+    if time.invalid is not None:
+        return Judged(VerdictKind.INVALID.value, time.invalid)
+    verdict = result.verdicts.get(time.key)
     return Judged(verdict.kind.value, verdict.explained, verdict) if verdict else Judged()
 
 
@@ -232,7 +194,7 @@ def rows_of(
     if result.correctness is Correctness.INCORRECT or not result.measurements:
         return [_unmeasured(result, label, own, failure)]
     rows = []
-    for time in scope_times(result):
+    for time in result.measurements:
         rows.append(_measured(result, label, time, references, own, failure))
         own, failure = ("", "", ""), None
     return rows
@@ -258,14 +220,13 @@ def _unmeasured(result: Result, label: str, own: tuple[str, str, str], failure: 
 def _measured(
     result: Result,
     label: str,
-    time: ScopeTime,
+    measurement: Measurement,
     references: Sequence[Result],
     own: tuple[str, str, str],
     failure: str | None,
 ) -> ResultRow:
-    """Returns the row of a scope; `own` are variant, size and error, which only a result's first row has."""
-    measurement = time.shown
-    kind, reason, verdict = came_to = judged(result, time)
+    """Returns the row of a time; `own` are variant, size and error, which only a result's first row has."""
+    kind, reason, verdict = came_to = judged(result, measurement)
     footnotes = _told(_remarks(measurement)) + (_about(result) if any(own) else [])
     if kind and STATES[kind].told:
         # What fresh sessions neither confirmed nor cleared needs a reader.
@@ -282,20 +243,17 @@ def _measured(
         f"{label} {measurement.scope}",
         FAILED if failure is not None else kind or ("simulated" if result.simulated else "measured"),
         came_to,
-        time,
+        measurement,
         *own,
         first_call=units.time(first_ns) if units.is_number(first_ns) else "",
         footnotes=tuple(footnotes),
     )
     if result.simulated:  # the simulator's time is no time of a kernel, whoever took it
         return made(time="simulated")
-    factor, shares = speedup(result, measurement, references), ceiling_shares(result, time)
+    factor, shares = speedup(result, measurement, references), ceiling_shares(result, measurement)
     return made(
         time=units.time(measurement.summary.median_ns, half_width(measurement)),
         uncertainty=units.share(half_width(measurement)),
-        other_timer=", ".join(
-            f"{other.timer} {units.time(other.summary.median_ns)}" for other in time.others
-        ),
         rate=rate_text(measurement),
         ceiling=" ".join(nearest_ceiling(shares)),
         shares=shares,
@@ -387,14 +345,17 @@ def nearest_ceiling(shares: Mapping[str, float]) -> tuple[str, ...]:
     return ("≥ 100 %" if share > 1 else units.share(share)), name
 
 
-def ceiling_shares(result: Result, time: ScopeTime) -> dict[str, float]:
+def ceiling_shares(result: Result, measurement: Measurement) -> dict[str, float]:
     """Maps each ceiling to the share of it that a time reaches, 0.97 for 97 %, of a kernel or of copies."""
-    measurement, ns = time.shown, time.shown.summary.median_ns
+    ns = measurement.summary.median_ns
     if not result.ceilings or not result.case.on_gpu or result.simulated or not units.is_number(ns):
         return {}
     ceilings = Ceilings(**{name: result.ceilings.get(name) for name in _CEILINGS})
-    work = time.seen.work if time.seen else ()
-    copies = [(entry.host_copy, entry.size_bytes or 0.0) for entry in work if entry.host_copy is not None]
+    copies = [
+        (entry.host_copy, entry.size_bytes or 0.0)
+        for entry in measurement.work
+        if entry.host_copy is not None
+    ]
     share = ceilings.host_copy_share(copies, ns)
     # Copies do not bound a call that hardly copies, nor one that copies faster than was measured.
     shares = {HOST_COPY: share if share is not None and _LEAST_COPYING <= share <= 1 else None}
@@ -433,6 +394,6 @@ def _time(peer: Result, measurement: Measurement) -> float | None:
     times = [other for other in peer.measurements if other.scope == measurement.scope]
     if not times and len({other.scope for other in peer.measurements}) == 1:
         times = list(peer.measurements)
-    times.sort(key=lambda other: (other.timer != measurement.timer, other.beside))
+    times.sort(key=lambda other: other.timer != measurement.timer)
     time = times[0].summary.median_ns if times else None
     return time if units.is_number(time) else None

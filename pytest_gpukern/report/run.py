@@ -12,9 +12,9 @@ from typing import NamedTuple
 from pytest_gpukern.baseline.record import RecordedCase, SessionEntry
 from pytest_gpukern.findings.common_shift import Shift
 from pytest_gpukern.package import __version__
-from pytest_gpukern.report.rows import Judged, ScopeTime, judged, scope_times
+from pytest_gpukern.report.rows import Judged, judged
 from pytest_gpukern.values.fingerprint import Fingerprint
-from pytest_gpukern.values.result import GateFailure, Result
+from pytest_gpukern.values.result import GateFailure, Measurement, Result
 
 BASELINE = "baseline"
 """What a run is compared with, unless it names a revision or another run."""
@@ -119,11 +119,11 @@ class RunResults:
         return any(result.measurements and not result.simulated for result in self.results)
 
     @functools.cached_property
-    def judged(self) -> Sequence[tuple[Result, Sequence[tuple[ScopeTime | None, Judged]]]]:
-        """Each result with its times by scope, or None without any, and what these came to."""
+    def judged(self) -> Sequence[tuple[Result, Sequence[tuple[Measurement | None, Judged]]]]:
+        """Each result with its times, or None without any, and what these came to."""
         judged_times = []
         for result in self.results:
-            times: Sequence[ScopeTime | None] = scope_times(result) or [None]
+            times: Sequence[Measurement | None] = result.measurements or (None,)
             judged_times.append((result, [(time, judged(result, time)) for time in times]))
         return judged_times
 

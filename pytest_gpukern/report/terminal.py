@@ -259,7 +259,6 @@ def _columns(rows: list[ResultRow], timings: list[Timing]) -> list[Column]:
         Column("first call", tuple(row.first_call for row in rows), numeric=True, dispensable=0),
         Column("time" + " " * broadest, times, numeric=True),
         Column("±", tuple(row.uncertainty for row in rows), numeric=True, dispensable=6),
-        Column("other timer", tuple(row.other_timer for row in rows), numeric=True, dispensable=1),
         Column("rate", tuple(row.rate for row in rows), numeric=True, dispensable=5),
         Column("of ceiling", tuple(row.ceiling for row in rows), numeric=True, dispensable=4),
         Column("speed-up", tuple(row.speedup for row in rows), numeric=True, dispensable=2),
@@ -271,9 +270,13 @@ def _columns(rows: list[ResultRow], timings: list[Timing]) -> list[Column]:
 def _fixed_costs(rows: list[ResultRow], width: int) -> list[Line]:
     """Returns what timers read for nothing, once for all rows: it is in their numbers."""
     costs: dict[str, list[float]] = {}
-    scopes = [row.scope for row in rows if row.scope is not None and not row.result.simulated]
-    for measurement in (measurement for scope in scopes for measurement in scope.all):
-        if units.is_number(measurement.fixed_cost_ns):
+    for row in rows:
+        measurement = row.measurement
+        if (
+            measurement is not None
+            and not row.result.simulated
+            and units.is_number(measurement.fixed_cost_ns)
+        ):
             costs.setdefault(measurement.timer, []).append(measurement.fixed_cost_ns)
     texts = (
         f"by {timer} an empty kernel reads {units.time_range(min(ns), max(ns))} more than it takes; "

@@ -64,9 +64,7 @@ class CaseRuns:
         return [(base, head) for base, head in both if base is not None and head is not None]
 
     def judged_keys(self) -> list[str]:
-        """Returns the key that is judged in each scope: the main timer's, else one that both sides have."""
-        measurements = self.shown.measurements if self.shown is not None else ()
-        return judge.keys_to_judge(measurements, [time.key for time in measurements if self.pairs(time.key)])
+        return [time.key for time in self.shown.measurements] if self.shown is not None else []
 
     @property
     def same_code(self) -> bool | None:
@@ -90,13 +88,13 @@ def does_the_same(case: CaseRuns) -> bool:
         both.append(side[0].result)
     if not all(map(_is_known, both)) or _does(both[0]) != _does(both[1]):
         return False
-    base, head = (_main(result)[0] for result in both)
+    base, head = (result.measurements[0] for result in both)
     return abs(log_ratios([(base, head)])[0]) < math.log1p(case.threshold) / 2
 
 
 def _is_known(result: Result) -> bool:
     """Returns whether all that a result's times depend on is known, but for arguments that are no inputs."""
-    main = _main(result)
+    main = result.measurements
     return (
         result.valid
         and result.correctness is Correctness.PASSED
@@ -111,7 +109,7 @@ def _is_known(result: Result) -> bool:
 
 def _does(result: Result) -> tuple[object, ...]:
     """Returns what has to be equal for equal times."""
-    (main,) = _main(result)
+    (main,) = result.measurements
     work = [
         (part.kind, None if part.kernel else part.name, part.count, part.size_bytes) for part in main.work
     ]
@@ -119,11 +117,6 @@ def _does(result: Result) -> tuple[object, ...]:
     rates = (main.key, main.buffer_sets, main.traffic_bytes, main.flops)
     point = (result.case.problem_version, result.case.measured_point, result.case.parameters, result.seed)
     return (work, kernels, rates, point, result.inputs, result.fingerprint)
-
-
-def _main(result: Result) -> list[Measurement]:
-    """Returns the measurements by the main timer of each scope."""
-    return [measurement for measurement in result.measurements if not measurement.beside]
 
 
 @dataclass(frozen=True)

@@ -251,15 +251,15 @@ class CallSubject:
         ]
         wait, leaves = self._calls.synchronize, self._target.leaves_host_calls
 
-        def measured(scope: TimedScope) -> list[Measurement]:
+        def measured(scope: TimedScope) -> Measurement:
             return scope.measured(wait, self._stream, any_stream=True, leaves_host_calls=leaves)
 
         if environment.settings.only_changed and is_as_recorded(timed[0], evidence, measured):
             return
-        measurements = [measurement for scope in timed for measurement in measured(scope)]
+        measurements = tuple(map(measured, timed))
         if inspect is not None:
             inspect()
-        evidence.add(measurements=tuple(measurements))
+        evidence.add(measurements=measurements)
         if on_gpu and environment.settings.trace:
             evidence.add_trace(lambda: timed[0].trace(self._stream))
 

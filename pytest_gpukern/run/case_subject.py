@@ -233,7 +233,7 @@ class CaseSubject:
             timed.append(self._timed(scope, calls, call_ns))
             only_changed = self._environment.settings.only_changed
             if not (only_changed and is_as_recorded(timed[-1], evidence, self._measured_in)):
-                measurements += self._measured_in(timed[-1])
+                measurements.append(self._measured_in(timed[-1]))
         if scopes[-1] == "transfer" and first.dataset.updated:  # it left inputs, but no result to check
             for prepared in self.sets:
                 restoring(prepared, prepared.launch)()
@@ -267,20 +267,20 @@ class CaseSubject:
             inspect=check_last if backend.on_gpu and scope != "transfer" else None,
         )
 
-    def _measured_in(self, timed: TimedScope) -> list[Measurement]:
+    def _measured_in(self, timed: TimedScope) -> Measurement:
         """Measures it in one scope; a note says if a cold graph has too few buffer sets to be cold."""
         backend, count = self._backend, len(self.sets)
         any_stream = timed.scope != "kernel" or not getattr(backend.timed_stream, "is_nonblocking", True)
-        main, *beside = timed.measured(backend.synchronize, backend.timed_stream, any_stream=any_stream)
-        if backend.on_gpu and timed.cache == "cold" and not timer_row(main.timer).flushes:
+        measured = timed.measured(backend.synchronize, backend.timed_stream, any_stream=any_stream)
+        if backend.on_gpu and timed.cache == "cold" and not timer_row(measured.timer).flushes:
             needed = sets_that_evict(self.sets[0].dataset)
             if count < needed:
                 text = (
                     f"the L2 may be warm: nothing is flushed inside a graph, and its {count} buffer sets are "
                     f"fewer than the {needed} that evict each other"
                 )
-                main = with_notes(main, Note(text), first=True)
-        return [main, *beside]
+                return with_notes(measured, Note(text), first=True)
+        return measured
 
     def _call(self, scope: str, number: int) -> Callable[[], Any]:
         """Returns what a scope calls on buffer set `number`: the launch, the copies, or both.

@@ -18,7 +18,7 @@ from pytest_gpukern.values.verdict_table import VerdictKind
 
 
 def is_as_recorded(
-    timed: TimedScope, evidence: Evidence, measured: Callable[[TimedScope], list[Measurement]]
+    timed: TimedScope, evidence: Evidence, measured: Callable[[TimedScope], Measurement]
 ) -> bool:
     """Returns whether a scope does what is on record; then the evidence says so.
 
@@ -33,7 +33,7 @@ def is_as_recorded(
     if timed.scope != "kernel" or not timed.on_gpu:
         return False
     fewest = rule_for(timed.call_ns).min_samples
-    probe, *_ = measured(dataclasses.replace(timed, count=fewest if timed.count is None else timed.count))
+    probe = measured(dataclasses.replace(timed, count=fewest if timed.count is None else timed.count))
     result = with_facts(dataclasses.replace(evidence.result, measurements=(probe,)), environment)
     threshold = timed.context.marker.threshold or environment.settings.threshold
     if probe.invalid is not None or not _does_the_same(result, probe, environment, threshold):

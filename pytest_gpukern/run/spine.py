@@ -21,14 +21,13 @@ from pytest_gpukern.check.diagnosis import Diagnosis, IncorrectError
 from pytest_gpukern.findings.findings import explained, failures
 from pytest_gpukern.gate.change import FEWEST, FRESH_SESSIONS
 from pytest_gpukern.gate.comparability import Conditions
-from pytest_gpukern.gate.judge import Basis, confirm, judge, keys_to_judge, undecidable, unless_hopeless
+from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable, unless_hopeless
 from pytest_gpukern.gate.spread import spread_key
 from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_hash
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.by_timer import HOST_REMEDY, measured_by, not_of_the_device
-from pytest_gpukern.measure.measure import Sampler, rule_beside, rule_for
+from pytest_gpukern.measure.measure import Sampler, rule_for, rule_of_a_glance
 from pytest_gpukern.measure.observers import ObservedCall
-from pytest_gpukern.measure.rounds import rule_of_rounds
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
 from pytest_gpukern.run.environment import Environment
@@ -268,29 +267,19 @@ def _why_unchecked(result: Result) -> str:
 
 
 def judged_by_record(result: Result, environment: Environment, marker: MarkerOptions) -> Settled:
-    """Returns a measured result with a verdict for each scope; without baselines, only for what is INVALID.
-
-    If the record has only the number of the second timer, as before CUPTI became usable on a machine, we
-    judge that one for both.
-    """
+    """Returns a measured result with a verdict for each time; without baselines, only for what is INVALID."""
     settings = environment.settings
     extra: list[Result] = []
     problem = None
     if settings.baseline == "compare" and settings.sessions > 1:
         extra, problem = _fresh(result, environment, settings.sessions - 1, before=1)
     bases = {time.key: _basis_of(result, time.key, environment, marker) for time in result.measurements}
-    recorded = {  # the given sessions may be of another timer
-        key for key, basis in bases.items() if any(session.key == key for session in basis.sessions)
-    }
-    chosen = keys_to_judge(result.measurements, recorded)
     together = [result, *extra]
     keys = dict.fromkeys(measurement.key for session in together for measurement in session.measurements)
     by_key = {key: _under(key, together) for key in keys}
     verdicts: dict[str, Verdict] = {}
     for measurement in result.measurements:
         key = measurement.key
-        if key not in chosen and measurement.invalid is None:
-            continue
         verdict = judge(by_key[key], bases[key])
         folder = settings.baseline_dir
         if verdict.kind is VerdictKind.NEW and folder is not None and not folder.is_dir():
@@ -496,8 +485,8 @@ class TimedScope:
         *,
         any_stream: bool,
         leaves_host_calls: bool = False,
-    ) -> list[Measurement]:
-        """Measures it on the host or, by the main timer and perhaps a second one beside it, on the device.
+    ) -> Measurement:
+        """Measures it on the host or on the device.
 
         Args:
             synchronize: waits for all work on the device.
@@ -510,31 +499,44 @@ class TimedScope:
             IncorrectError: a timed call left an output wrong.
         """
         if not self.on_gpu:
-            return [self.by(open_host_timer(host_timer(self.context.timer), synchronize), beside=False)]
+            return self.by(open_host_timer(host_timer(self.context.timer), synchronize))
         scope = self.scope
         try:
             if scope == "kernel" and self.elsewhere:
                 raise NothingLaunched(ELSEWHERE)
-            return measured_by(self.by, self.context.timer, scope=scope, stream=stream, any_stream=any_stream)
+            return measured_by(self, self.context.timer, scope=scope, stream=stream, any_stream=any_stream)
         except NothingLaunched as reason:
             if leaves_host_calls:
                 raise
-            return [not_of_the_device(self.by, stream, f"{reason}; {HOST_REMEDY}")]
+            return not_of_the_device(self, stream, f"{reason}; {HOST_REMEDY}")
 
-    def by(self, timer: Timer, *, beside: bool) -> Measurement:
-        """Measures it by one timer, alone or beside the main one.
+    def by(self, timer: Timer) -> Measurement:
+        """Measures it by a timer; as many rounds as were requested are as many samples.
 
         Only a kernel that the device times is measured while other workers work on the host.
         """
         by_host = not timer_row(timer.name).device_timed
-        rule = rule_beside(self.call_ns) if beside else rule_for(self.call_ns, by_host=by_host)
+        rule = rule_for(self.call_ns, by_host=by_host)
         if self.count is not None:
-            rule = rule_of_rounds(self.count, rule, beside=beside)
-        alone = self.scope != "kernel" or by_host
-        with self.context.environment.gpu.timing_by_host() if alone else nullcontext():
-            return self.sampler(timer, rule, beside=beside).measure()
+            rule = dataclasses.replace(rule, min_samples=self.count, max_samples=self.count)
+        with self._alone(by_host=by_host):
+            return self.sampler(timer, rule).measure()
 
-    def sampler(self, timer: Timer, rule: StoppingRule, *, beside: bool = False) -> Sampler:
+    def glance_by(self, timer: Timer) -> Measurement:
+        """Takes a few samples of what has just been measured, and no more than rounds were requested."""
+        rule = rule_of_a_glance(self.call_ns)
+        if self.count is not None:
+            fewest, most = min(rule.min_samples, self.count), min(rule.max_samples, self.count)
+            rule = dataclasses.replace(rule, min_samples=fewest, max_samples=most)
+        with self._alone(by_host=False):
+            sampler = self.sampler(timer, rule)
+            return dataclasses.replace(sampler, observing={}, inspect=None).glance()
+
+    def _alone(self, *, by_host: bool) -> AbstractContextManager[None]:
+        alone = self.scope != "kernel" or by_host
+        return self.context.environment.gpu.timing_by_host() if alone else nullcontext()
+
+    def sampler(self, timer: Timer, rule: StoppingRule) -> Sampler:
         observers, launch = self.context.environment.gpu.observers, self.scope == "launch"
         return Sampler(
             self.executions,
@@ -543,12 +545,11 @@ class TimedScope:
             cache=self.cache,
             call_ns=self.call_ns,
             rule=rule,
-            observing={} if self.elsewhere else observers.observe(self._call, timer, beside=beside),
-            inspect=None if beside else self.inspect,
+            observing={} if self.elsewhere else observers.observe(self._call, timer),
+            inspect=self.inspect,
             calls=self.calls_a_sample,
             traffic_bytes=None if launch else self.work_bytes,
             flops=None if launch else self.work_flops,
-            beside=beside,
             draw=random.Random(str(self.context.environment.poisons)),
         )
 

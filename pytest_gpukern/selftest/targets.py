@@ -286,7 +286,7 @@ def _repeat_row(what: str, timer: str, group: Sequence[Measurement], asked: int)
         timer=timer,
         time_ns=statistics.median(medians),
         found_ns=max(medians) - min(medians),
-        allowed_ns=None if group[0].beside else allowed_ns,
+        allowed_ns=allowed_ns,
         sessions=len(group),
         asked_sessions=max(2, asked),
     )

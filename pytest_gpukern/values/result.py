@@ -207,13 +207,14 @@ class Measurement:
         fixed_cost_ns: what the timer reads for an empty kernel beyond that kernel's own time, in this
             session; it is not subtracted. None if the timer has no such cost, or does not know it.
         busy_ns: median time that kernels ran in a call; less than the time of the call if there are gaps.
-            None if the timer does not know.
-        work: what a call had the device do, in order; empty if the timer does not know.
+            None if that is not known.
+        device_ns: of a time by the host's clock, the median time from the start of a call's first work on the
+            device to the end of its last; None if that is not known.
+        work: what a call had the device do, in order; empty if that is not known.
         order: what each call had the device do, in order, as places in `work`; empty where calls differ, and
             where the timer does not know.
         buffer_sets: sets of inputs with different contents that were used in turn.
         invalid_samples: number of other samples that we did not use, because the device was not fit.
-        beside: whether it was taken beside the main timer's, to compare with records that lack that one.
         traffic_bytes: bytes that the declared work must move, or None.
         flops: floating-point operations of the declared work, or None.
         invalid: why the numbers cannot be trusted, or None.
@@ -231,11 +232,11 @@ class Measurement:
     jitter_ns: Figure = 0.0
     fixed_cost_ns: float | None = None
     busy_ns: float | None = None
+    device_ns: float | None = None
     work: tuple[DeviceWork, ...] = ()
     order: tuple[int, ...] = ()
     buffer_sets: int = 1
     invalid_samples: int = 0
-    beside: bool = False
     traffic_bytes: float | None = None
     flops: float | None = None
     invalid: str | None = None
@@ -465,7 +466,7 @@ class Result:
         first_call_ns: wall time of the first call, compilation included, or None.
         compile_ns: how much longer it took than the last launch before timing: compiling, loading and first
             allocations; None where that is not known.
-        measurements: one or two a scope; the second of a scope is `beside` the first.
+        measurements: one a scope.
         kernels: what a call launches, where a timer saw it.
         autotuned: kernel → configuration that an autotuner chose for it, as texts.
         dtype: what the work computes in, as NumPy names it, or None.

@@ -107,6 +107,6 @@ def host_timer(wanted: str) -> str:
 
 
 def auto_timers() -> tuple[str, ...]:
-    """Returns the timers that `auto` tries, in order; the second one that works is used beside the first."""
+    """Returns the timers that `auto` tries, in order."""
     places = [(row.auto, name) for name, row in TIMERS.items() if row.auto is not None]
     return tuple(name for _, name in sorted(places))

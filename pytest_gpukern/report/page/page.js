@@ -881,7 +881,7 @@
     const line = (title, ...parts) => parts.some(Boolean) && el("div", { class: "line" }, el("dt", {}, title), el("dd", {}, ...parts));
     const sizes = (card.sizes.length ? card.sizes : [""]).flatMap((size, at) => [at ? ", " : " ", size && linked(run, card.cases[at], size)]);
     const name = card.cases.length && !card.sizes.length ? el("a", { href: linkTo(run, card.cases[0]) }, ...named(card.name)) : el("span", {}, ...named(card.name));
-    const scope = run.cases[card.cases[0]]?.scopes.find((each) => each.shown && each.timing[0] === card.scope);
+    const scope = run.cases[card.cases[0]]?.scopes.find((each) => each.timing[0] === card.scope);
     const what = [card.times && change(card), card.what.length && told(card.what, card.times ? "span" : "b")];
     const since = [...card.since.map((text) => el("p", {}, text)), scope && card.times && pastOf(run, card, scope)];
     const remedies = [command("repeat", card.repeat), card.accept && command("accept", card.accept), card.advice && el("p", { class: "quiet" }, card.advice)];
@@ -1101,8 +1101,8 @@
       const next = order[at + by];
       return at >= 0 && next !== undefined ? el("a", { href: linkTo(run, next), rel: by < 0 ? "prev" : "next" }, text) : "";
     };
-    const scopes = one.scopes.map((scope) => ({ ...scope, ...(scope.shown && own.find((row) => row.scope === scope.timing[0])) }));
-    const plotted = scopes.filter((scope) => scope.shown);
+    const scopes = one.scopes.map((scope) => ({ ...scope, ...own.find((row) => row.scope === scope.timing[0]) }));
+    const plotted = scopes;
     const states = [...new Set(own.map((row) => row.state))].filter((state, i, all) => state && (TONES.has(state) || all.length === 1));
     const tables = [
       ["Times", TIMES, scopes.map((scope) => [...scope.timing, ...TIME_FIGURES.map(([, name]) => scope[name]), badge(scope.state)])],
