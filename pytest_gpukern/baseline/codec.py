@@ -1,15 +1,26 @@
-"""Reads and writes a baseline file: versioned JSON whose schema is the model in `record`."""
+"""Reads and writes a baseline file: versioned JSON, one line a process and one a case.
+
+So git shows what a new session changed, and can merge what two branches recorded. What the sessions of a
+case share is in it once, and so is what all cases of a process share.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 
-from pytest_gpukern.baseline.record import SCHEMA, Baseline
+from pytest_gpukern.baseline.record import Baseline, Record
+from pytest_gpukern.gate.comparability import Text
+from pytest_gpukern.values.folding import Processes, unfolded_sessions
+from pytest_gpukern.values.result import JsonDict, Measurement
 from pytest_gpukern.values.untrusted_json import ContentError, FileError, bounded, content_of, of_schema, read
+
+SCHEMA = 4
+"""The version of the files. Raise it when a reader of the old one would misunderstand the new."""
 
 RESTORE = (
     "Restore the file from version control, or delete it and record again with --gpukern-baseline=create"
@@ -19,6 +30,16 @@ RESOLVE = (
     "gpukern baseline merge RUN.json --append --all"
 )
 _CONFLICT = re.compile(rb"^<{7} ", re.MULTILINE)
+_KEY = re.compile(r"[^/]+/[^/]+/[^/]+")
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)")
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
+    """Holds the content of a file, once each session is whole."""
+
+    problem: Text
+    device_model: Text
+    records: tuple[Record, ...] = ()
 
 
 def load(path: Path) -> Baseline:
@@ -41,33 +62,65 @@ def parse(content: bytes, path: Path) -> Baseline:
         of_schema(value, SCHEMA)
 
     try:
-        baseline: Baseline = read(content, Baseline, refuse=refuse)
-        _check(baseline)
+        stored: _File = read(content, _File, refuse=refuse, unfold=_whole)
+        cases: dict[str, Record] = {}
+        for i, record in enumerate(stored.records):
+            if record.case in cases:
+                raise ContentError("a case has two records", where=f"records[{i}].case {record.case!r}")
+            _check(record, f"records[{i}]")
+            cases[record.case] = msgspec.structs.replace(record, device_model=stored.device_model)
     except ContentError as error:
         if _CONFLICT.search(content):
             raise FileError(path, "holds an unresolved merge conflict", RESOLVE) from error
         raise error.of_file(path, RESTORE) from error
-    return baseline
+    return Baseline(stored.problem, stored.device_model, cases)
 
 
-def _check(baseline: Baseline) -> None:
+def _whole(value: Any) -> Any:
+    """Returns plain JSON in which each session is whole; what is no baseline is left to the schema."""
+    if not isinstance(value, dict) or not isinstance(value.get("records"), list):
+        return value
+    processes = value.get("processes")
+    records = [whole_record(record, processes) for record in value["records"]]
+    return {**{name: of for name, of in value.items() if name != "processes"}, "records": records}
+
+
+def whole_record(record: Any, processes: Any) -> Any:
+    if not isinstance(record, dict) or not isinstance(record.get("epochs"), list):
+        return record
+    given = {"nodeid": record.get("case")}
+    epochs = [unfolded_sessions(epoch, processes, given) for epoch in record["epochs"]]
+    return {**record, "epochs": epochs}
+
+
+def _check(record: Record, where: str) -> None:
     """Checks fields against each other; raises ContentError."""
-    for name, entry in baseline.sessions.items():
-        if entry.fingerprint not in baseline.fingerprints:
-            _fail(f"sessions[{name!r}].fingerprint", "one of the keys under fingerprints", entry.fingerprint)
-    for case_id, record in baseline.cases.items():
-        for i, epoch in enumerate(record.epochs):
-            for j, session in enumerate(epoch.sessions):
-                where = f"records[{case_id!r}].epochs[{i}].sessions[{j}]"
-                if session.session not in baseline.sessions:
-                    _fail(f"{where}.session", "one of the keys under sessions", session.session)
-                for key, time in session.times.items():
-                    if not time.low_ns <= time.median_ns <= time.high_ns:
-                        values = [time.low_ns, time.median_ns, time.high_ns]
-                        _fail(f"{where}.times[{key!r}]", "low_ns ≤ median_ns ≤ high_ns", values)
-                    points = time.quantiles_ns
-                    if points is not None and list(points) != sorted(points):
-                        _fail(f"{where}.times[{key!r}].quantiles_ns", "ascending numbers", list(points))
+    for i, epoch in enumerate(record.epochs):
+        for j, session in enumerate(epoch.sessions):
+            place = f"{where}.epochs[{i}].sessions[{j}]"
+            if not _MOMENT.fullmatch(session.recorded):
+                _fail(f"{place}.recorded", "an ISO 8601 time with its offset", session.recorded)
+            if not session.measurements:
+                _fail(f"{place}.measurements", "at least one", [])
+            for k, timed in enumerate(session.measurements):
+                _check_time(timed, f"{place}.measurements[{k}]")
+            if len({timed.key for timed in session.measurements}) < len(session.measurements):
+                keys = [timed.key for timed in session.measurements]
+                _fail(f"{place}.measurements", "one under each scope, timer and cache", keys)
+
+
+def _check_time(timed: Measurement, where: str) -> None:
+    summary = timed.summary
+    values = [summary.low_ns, summary.median_ns, summary.high_ns]
+    if not _KEY.fullmatch(timed.key):
+        _fail(where, "names of scope, timer and cache", timed.key)
+    if None in values or not (0 <= summary.low_ns <= summary.median_ns <= summary.high_ns and values[1] > 0):
+        _fail(where, "0 ≤ low_ns ≤ median_ns ≤ high_ns, and a median above 0", values)
+    if summary.n < 1:
+        _fail(where, "at least one sample", summary.n)
+    points = timed.quantiles_ns
+    if points is not None and (list(points) != sorted(points) or points[0] < 0):
+        _fail(f"{where}.quantiles_ns", "ascending numbers", list(points))
 
 
 def _fail(where: str, wanted: str, value: object) -> NoReturn:
@@ -75,30 +128,29 @@ def _fail(where: str, wanted: str, value: object) -> NoReturn:
 
 
 def render(baseline: Baseline) -> bytes:
-    """Returns the file's content: sorted keys, and one line per measurement, kernel and fingerprint."""
-    encoded = msgspec.json.encode(baseline, order="deterministic")
-    return (_laid_out(msgspec.json.decode(encoded)) + "\n").encode()
+    """Returns the file's content: processes and cases in the order of their names."""
+    processes = Processes()
+    records = [folded_record(record, processes) for _, record in sorted(baseline.cases.items())]
+    head = {"schema": SCHEMA, "problem": baseline.problem, "device_model": baseline.device_model}
+    fields = [f"{_text(name)}: {_text(value)}" for name, value in head.items()]
+    lines = [f"{_text(name)}: {_text(of)}" for name, of in sorted(processes.table().items())]
+    fields += [_opened("processes", "{}", lines), _opened("records", "[]", map(_text, records))]
+    return ("{\n " + ",\n ".join(fields) + "\n}\n").encode()
 
 
-_OPENED = frozenset({"epochs", "fingerprints", "kernels", "records", "sessions", "times"})
-"""Containers that are never put on one line, however short, so that a new entry changes no other line."""
+def folded_record(record: Record, processes: Processes) -> JsonDict:
+    epochs = []
+    for epoch in record.epochs:
+        said = {"reason": epoch.reason} if epoch.reason is not None else {}
+        folded = processes.folded_sessions(epoch.sessions, {"nodeid": record.case})
+        epochs.append({"opened": epoch.opened, **said, **folded})
+    return {"case": record.case, "epochs": epochs}
 
 
-def _laid_out(value: Any, *, name: str = "", indent: str = "") -> str:
-    """Returns a JSON value as text: on one line, unless something in it is never put on one."""
-    opened = name in _OPENED or (isinstance(value, dict) and not _OPENED.isdisjoint(value))
-    if not value or not isinstance(value, (dict, list)) or not opened:
-        return msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
-    inner, lines, flat = indent + " ", list[str](), list[str]()
-    if isinstance(value, list):
-        lines = [_laid_out(item, indent=inner) for item in value]
-    for key, item in value.items() if isinstance(value, dict) else ():
-        text = f"{msgspec.json.encode(key).decode()}: {_laid_out(item, name=key, indent=inner)}"
-        if isinstance(item, (dict, list)):
-            lines += [", ".join(flat)] if flat else []
-            lines, flat = [*lines, text], []
-        else:
-            flat.append(text)
-    lines += [", ".join(flat)] if flat else []
-    opening, closing = "{}" if isinstance(value, dict) else "[]"
-    return f"{opening}\n{inner}" + f",\n{inner}".join(lines) + f"\n{indent}{closing}"
+def _opened(name: str, brackets: str, lines: Iterable[str]) -> str:
+    inner = ",\n  ".join(lines)
+    return f"{_text(name)}: {brackets[0]}\n  {inner}\n {brackets[1]}"
+
+
+def _text(value: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=0).decode()

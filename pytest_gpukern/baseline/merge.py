@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from msgspec import structs
 
-from pytest_gpukern.baseline.record import (
-    DURATION_DIGITS,
-    Baseline,
-    Epoch,
-    Record,
-    RecordedLaunches,
-    RecordedSession,
-    SessionEntry,
-    accuracy_of,
-    finite,
-    time_of,
-)
+from pytest_gpukern.baseline.record import Baseline, Epoch, Record, only
 from pytest_gpukern.gate.comparability import Conditions, difference
-from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Fingerprint
 from pytest_gpukern.values.result import CaseInfo, Result, SessionRole
 from pytest_gpukern.values.untrusted_json import FileError
 from pytest_gpukern.values.verdict_table import VerdictKind
@@ -33,37 +21,6 @@ class Refusal:
 
     case_id: str
     reason: str
-
-
-@dataclass(frozen=True)
-class Entry:
-    """Holds a queued result: one session of one case, and what it was measured on."""
-
-    case: CaseInfo
-    fingerprint: Fingerprint
-    session: RecordedSession
-    shared: SessionEntry
-
-    @classmethod
-    def of(cls, result: Result, *, recorded: str) -> Entry:
-        """Returns what is kept of a result, which came as JSON: so it equals what a later run reads."""
-        session = RecordedSession(
-            session=result.session or "unknown",
-            times={timed.key: time_of(timed) for timed in result.measurements},
-            first_call_ns=finite(result.first_call_ns),
-            compile_ns=finite(result.compile_ns),
-            duration_s=finite(result.duration_s, DURATION_DIGITS),
-            autotuned=result.autotuned,
-            correctness={name: accuracy_of(error) for name, error in result.errors.items()},
-            launches=RecordedLaunches.of(result),
-        )
-        shared = SessionEntry(
-            recorded,
-            "unknown",  # merging names it, by what the file holds
-            {name: finite(ns) for name, ns in result.canaries.items()},
-            None if result.provenance == NO_PROVENANCE else result.provenance,
-        )
-        return cls(result.case, result.fingerprint, session, shared)
 
 
 @dataclass
@@ -90,30 +47,27 @@ class Merge:
     """Merges queued sessions into the content of one file, as freshly read, and reports what it did."""
 
     def __init__(self, baseline: Baseline, opened: str, reason: str | None, report: WriteReport) -> None:
-        self.baseline = structs.replace(
-            baseline,
-            fingerprints=dict(baseline.fingerprints),
-            sessions=dict(baseline.sessions),
-            cases=dict(baseline.cases),
-        )
+        self.baseline = replace(baseline, cases=dict(baseline.cases))
         self._opened = opened
         self._reason = reason
         self._report = report
+        known = (session for record in baseline.cases.values() for session in record.sessions)
+        self._processes = {session.session: session for session in known}
 
-    def join(self, mode: str, group: list[Entry]) -> None:
-        """Adds sessions of one case.
+    def join(self, mode: str, group: list[Result]) -> None:
+        """Adds sessions of one case, as `record.trimmed` returns them.
 
         `create` adds a case, or those of its measurements that are missing; what is there stays as it is.
         `append` adds to the current epochs of what was measured, or opens a case's first. `update` opens a
         new epoch; the record keeps its first one as the anchor.
         """
-        case, keys = group[0].case, {key for entry in group for key in entry.session.times}
+        case, keys = group[0].case, {timed.key for session in group for timed in session.measurements}
         record = self.baseline.cases.get(case.id)
         if record is None:
             self._open(group, None)
         elif mode == "update":
             current = {session.session for session in record.epochs[-1].sessions}
-            if {entry.session.session for entry in group} <= current:
+            if {session.session for session in group} <= current:
                 self._refuse(case, "the current epoch holds these sessions already")
             else:
                 self._open(group, record)
@@ -122,86 +76,65 @@ class Merge:
         elif missing := keys - record.keys:
             self._report.added += self._into(missing, group, record)
 
-    def _open(self, group: list[Entry], record: Record | None) -> None:
+    def _open(self, group: list[Result], record: Record | None) -> None:
         case = group[0].case
-        sessions = [self._session(entry) for entry in self._fitting(group)]
-        epoch = Epoch(
-            opened=self._opened,
-            reason=self._reason,
-            problem_version=case.problem_version,
-            measured_point=case.measured_point,
-            sessions=(),
-            correctness=sessions[0].correctness or {},
-            launches=sessions[0].launches or RecordedLaunches(),
-        ).adding(sessions, self.baseline.sessions)
+        sessions = [self._session(session) for session in self._fitting(group)]
+        epoch = Epoch(self._opened, (), self._reason).adding(sessions)
         if record is None:
-            self.baseline.cases[case.id] = Record(case.point, (epoch,))
+            self.baseline.cases[case.id] = Record(case.id, (epoch,), self.baseline.device_model)
             self._report.added.append(case.id)
         else:
-            self.baseline.cases[case.id] = structs.replace(record, point=case.point).opening(epoch)
+            self.baseline.cases[case.id] = record.opening(epoch)
             self._report.updated.append(case.id)
 
-    def _into(self, keys: set[str], group: list[Entry], record: Record) -> list[str]:
+    def _into(self, keys: set[str], group: list[Result], record: Record) -> list[str]:
         """Adds measurements to the epochs that judge them, or the newest; returns the case if any fitted."""
         case, epochs, places = group[0].case, list(record.epochs), dict[int, set[str]]()
         now = Conditions.of(case, device_model=self.baseline.device_model)
         for key in keys:
-            known = (self.baseline.past(case.id, key) or self.baseline.past(case.id))[0]
+            known = (record.past(key) or record.past())[0]
             places.setdefault(known.epoch, set()).add(key)
             differs = difference(known.key, now, [known])
             if differs is not None:
                 self._refuse(case, f"{differs}: use --gpukern-baseline=update")
                 return []
-        lacking = [entry for entry in group if keys & entry.session.times.keys()]
-        sessions = [self._session(entry) for entry in self._fitting(lacking, record.sessions)]
+        lacking = [session for session in group if only(session, keys).measurements]
+        sessions = [self._session(session) for session in self._fitting(lacking, record.sessions)]
         if not sessions:
             return []
         for place, those in places.items():
-            parts = (session.only(those) for session in sessions if those & session.times.keys())
-            epochs[place] = epochs[place].adding(parts, self.baseline.sessions)
+            parts = (only(session, those) for session in sessions)
+            epochs[place] = epochs[place].adding(part for part in parts if part.measurements)
         self.baseline.cases[case.id] = structs.replace(record, epochs=tuple(epochs))
         return [case.id]
 
-    def _fitting(self, group: list[Entry], recorded: Iterable[RecordedSession] = ()) -> list[Entry]:
-        """Returns the entries that agree with the first and are not recorded yet; refuses the others.
+    def _fitting(self, group: list[Result], recorded: Iterable[Result] = ()) -> list[Result]:
+        """Returns the sessions that agree with the first and are not recorded yet; refuses the others.
 
         Two measurements by one process are not independent, so a session counts once.
         """
         first = group[0].case
-        seen = {(known.session, key) for known in recorded for key in known.times}
-        fitting: list[Entry] = []
-        for entry in group:
-            case, session = entry.case, entry.session
-            own = {(session.session, key) for key in session.times}
+        seen = {(known.session, timed.key) for known in recorded for timed in known.measurements}
+        fitting: list[Result] = []
+        for session in group:
+            case = session.case
+            own = {(session.session, timed.key) for timed in session.measurements}
             if (case.problem_version, case.measured_point) != (first.problem_version, first.measured_point):
                 self._refuse(case, "its sessions differ in problem version or measured point")
             elif own & seen:
                 self._refuse(case, f"session {session.session} is recorded already")
             else:
                 seen |= own
-                fitting.append(entry)
+                fitting.append(session)
         return fitting
 
-    def _session(self, entry: Entry) -> RecordedSession:
-        """Returns an entry's session, and stores once what the session's cases share."""
-        fingerprint, name, sessions = (
-            self._fingerprint(entry.fingerprint),
-            entry.session.session,
-            self.baseline.sessions,
-        )
-        while name in sessions and sessions[name].fingerprint != fingerprint:
+    def _session(self, session: Result) -> Result:
+        """Returns a session with the moment of its process, and a name that no other process has."""
+        name, known = session.session, self._processes
+        while name in known and known[name].fingerprint != session.fingerprint:
             name += "+"  # two processes under one id
-        shared = sessions.get(name, entry.shared)
-        canaries = {**entry.shared.canaries, **shared.canaries}
-        sessions[name] = structs.replace(shared, fingerprint=fingerprint, canaries=canaries)
-        return structs.replace(entry.session, session=name)
-
-    def _fingerprint(self, values: Fingerprint) -> str:
-        """Returns the id of a fingerprint, and stores it if it is new."""
-        digest, length, stored = values.identity(), 12, self.baseline.fingerprints
-        while stored.setdefault(digest[:length], values) != values:
-            length += 1  # other values have this id: a collision, or an edited file
-        return digest[:length]
+        first = known.setdefault(name, session)
+        return replace(session, session=name, recorded=first.recorded)
 
     def _refuse(self, case: CaseInfo, reason: str) -> None:
         self._report.refused.append(Refusal(case.id, reason))

@@ -1,43 +1,43 @@
-"""Defines the content of a baseline file: the records of cases, as epochs of sessions of times, oldest first.
+"""Defines what a baseline file holds: the records of cases, as epochs of sessions, oldest first.
 
-The model is the schema: msgspec reads and writes these values as they are. What several sessions share is
-stored once. `Baseline` puts it together again, as `SessionTime`.
+A session is what a process measured of a case: a `Result`, without what no later run reads (`trimmed`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from msgspec import Meta, Struct, field, structs
+from msgspec import Meta, Struct, structs
 
 from pytest_gpukern.gate.change import FEWEST
-from pytest_gpukern.gate.comparability import Conditions, Number, OutputAccuracy, SessionTime, Text
+from pytest_gpukern.gate.comparability import SessionTime, Text
 from pytest_gpukern.gpu.kernel_facts import fitted
-from pytest_gpukern.measure.device_clocks import DeviceClocks
-from pytest_gpukern.measure.host_load import others_share
+from pytest_gpukern.measure.device_clocks import CLOCKS
+from pytest_gpukern.measure.host_load import LOAD
 from pytest_gpukern.measure.statistics import quantiles
-from pytest_gpukern.values.fingerprint import Fingerprint, Provenance
-from pytest_gpukern.values.result import Choice, KernelFacts, Measurement, OutputError, Result, Whole
-from pytest_gpukern.values.untrusted_json import Json
-
-SCHEMA = 3
-"""The version of the files. Raise it when a reader of the old one would misunderstand the new."""
+from pytest_gpukern.values.result import (
+    Choice,
+    Correctness,
+    KernelFacts,
+    Measurement,
+    Observations,
+    OutputError,
+    Result,
+)
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """The quantiles of a session's samples that a record keeps."""
 
 DIGITS = 6
 """Significant digits of recorded times and errors: 1e-6 relative, far below any timer's repeatability."""
-
-DURATION_DIGITS = 3
-"""Significant digits of a test's duration, which says only how long a run will take."""
 
 LONGEST_NAME = 120
 """Characters. A longer name of a kernel loses its parameters and template arguments."""
@@ -46,35 +46,88 @@ NEWEST_EPOCHS = 3
 MOST_SESSIONS = 20
 FIRST_SESSIONS = 5
 
+_KEPT = {CLOCKS: ("sm_mhz", "memory_mhz"), LOAD: ("others_share",)}
+"""Observer → its figures that a record keeps."""
 
 Moment = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)$")]
-Key = Annotated[str, Meta(pattern=r"^[^/]+/[^/]+/[^/]+$")]
 
 
-def time_of(measurement: Measurement) -> SessionTime:
-    """Returns what a record keeps of a measurement, rounded to `DIGITS` significant digits."""
-    summary, clocks = measurement.summary, DeviceClocks.of(measurement)
-    q05, q25, q50, q75, q95 = (rounded(q) for q in quantiles(measurement.samples_ns, QUANTILES))
-    return SessionTime(
-        summary.n,
-        rounded(summary.median_ns),
-        rounded(summary.low_ns),
-        rounded(summary.high_ns),
-        (q05, q25, q50, q75, q95),
-        mean_ns=finite(statistics.fmean(measurement.samples_ns)),
-        sm_mhz=finite(clocks.sm_mhz),
-        memory_mhz=finite(clocks.memory_mhz),
-        invalid_samples=measurement.invalid_samples,
-        fixed_cost_ns=finite(measurement.fixed_cost_ns),
-        jitter_ns=finite(measurement.jitter_ns) or None,
-        others_share=finite(others_share(measurement)),
+def trimmed(result: Result, *, recorded: str = "") -> Result:
+    """Returns what a record keeps of a result; `recorded` is when, as an ISO 8601 time with its offset.
+
+    Numbers have `DIGITS` significant digits. Quantiles and a mean stand for the samples. Each kernel is there
+    once, by its first launch.
+    """
+    kernels, launched = launches_of(result)
+    own = dataclasses.replace(result.case, baseline_dir="")
+    return Result(
+        own,
+        result.case.id,
+        result.fingerprint,
+        simulated=False,
+        correctness=Correctness.PASSED if result.errors else Correctness.UNCHECKED,
+        errors={name: _rounded_error(error) for name, error in result.errors.items()},
+        first_call_ns=finite(result.first_call_ns),
+        compile_ns=finite(result.compile_ns),
+        measurements=tuple(map(trimmed_time, result.measurements)),
+        kernels=kernels,
+        launched=launched,
+        autotuned=result.autotuned,
+        dtype=result.dtype,
+        session=result.session or "unknown",
+        recorded=recorded,
+        canaries={name: finite(ns) for name, ns in result.canaries.items()},
+        inputs=result.inputs,
+        provenance=result.provenance,
     )
 
 
-def accuracy_of(error: OutputError) -> OutputAccuracy:
-    """Returns what a record keeps of an output's comparison; non-finite errors become None."""
-    errors = (finite(error.max_abs), finite(error.max_rel), finite(error.max_ulp))
-    return OutputAccuracy(*errors, error.bits, error.determinism)
+def trimmed_time(measured: Measurement) -> Measurement:
+    summary, seen = measured.summary, measured.observations
+    kept: Observations = {}
+    for name, figures in _KEPT.items():
+        known = {figure: finite(seen.get(name, {}).get(figure)) for figure in figures}
+        if any(number is not None for number in known.values()):
+            kept[name] = {figure: number for figure, number in known.items() if number is not None}
+    samples = measured.samples_ns
+    return Measurement(
+        measured.scope,
+        measured.timer,
+        measured.cache,
+        iterations=measured.iterations,
+        summary=replace(
+            summary,
+            median_ns=rounded(summary.median_ns),
+            low_ns=rounded(summary.low_ns),
+            high_ns=rounded(summary.high_ns),
+            notes=(),
+        ),
+        quantiles_ns=_quantiles(samples) if samples else measured.quantiles_ns,
+        mean_ns=finite(statistics.fmean(samples)) if samples else measured.mean_ns,
+        invalid_samples=measured.invalid_samples,
+        fixed_cost_ns=finite(measured.fixed_cost_ns),
+        jitter_ns=finite(measured.jitter_ns) or 0.0,
+        observations=kept,
+    )
+
+
+def _quantiles(samples_ns: Sequence[float]) -> tuple[float, float, float, float, float]:
+    q05, q25, q50, q75, q95 = (rounded(ns) for ns in quantiles(samples_ns, QUANTILES))
+    return q05, q25, q50, q75, q95
+
+
+def time_of(measured: Measurement) -> SessionTime:
+    """Returns a new time as its record would have it, for what compares nothing but times."""
+    timed = trimmed_time(measured)
+    summary = timed.summary
+    known = (summary.n, summary.median_ns, summary.low_ns, summary.high_ns)
+    return SessionTime(*known, timed.quantiles_ns, timed.mean_ns)
+
+
+def _rounded_error(error: OutputError) -> OutputError:
+    return replace(
+        error, max_abs=finite(error.max_abs), max_rel=finite(error.max_rel), max_ulp=finite(error.max_ulp)
+    )
 
 
 def as_recorded(kernel: KernelFacts) -> KernelFacts:
@@ -82,155 +135,98 @@ def as_recorded(kernel: KernelFacts) -> KernelFacts:
     return structs.replace(kernel, name=fitted(kernel.name, LONGEST_NAME), **unknown)
 
 
+def launches_of(result: Result) -> tuple[tuple[KernelFacts, ...], tuple[int, ...]]:
+    """Returns each kernel of a call once, and the place among them of each launch of a call.
+
+    The places are empty where calls differ, or where it is not known.
+    """
+    seen = [as_recorded(kernel) for kernel in result.kernels]
+    kernels = list(dict.fromkeys(seen))
+    timed = next((timed for timed in result.measurements if timed.order and timed.scope == "kernel"), None)
+    if timed is None:
+        return tuple(kernels), result.launched
+    works = [place for place, work in enumerate(timed.work) if work.kind == "kernel"]
+    order = [works.index(place) for place in timed.order if place in works]
+    known = len(works) == len(seen)  # else the kernels are those of another measurement
+    return tuple(kernels), tuple(kernels.index(seen[place]) for place in order) if known else ()
+
+
 def choice_of(result: Result) -> Choice:
     """Returns what an autotuner or a library chose in a new result, to compare with a record's."""
     return Choice.of(result.autotuned, map(as_recorded, result.kernels))
 
 
-class RecordedLaunches(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Says what a call launches; the sessions of an epoch mostly share it.
-
-    Attributes:
-        kernels: each launch configuration once, by its first launch; empty where no timer saw them.
-        order: place in `kernels` of each launch of a call; empty where calls differ, or it is not known.
-    """
-
-    kernels: tuple[KernelFacts, ...] = ()
-    order: tuple[Whole, ...] = ()
-
-    @classmethod
-    def of(cls, result: Result) -> RecordedLaunches:
-        seen = [as_recorded(kernel) for kernel in result.kernels]
-        kernels = list(dict.fromkeys(seen))
-        launched = next(
-            (timed for timed in result.measurements if timed.order and timed.scope == "kernel"), None
-        )
-        if launched is None:
-            return cls(tuple(kernels))
-        works = [place for place, work in enumerate(launched.work) if work.kind == "kernel"]
-        order = [works.index(place) for place in launched.order if place in works]
-        known = len(works) == len(seen)  # else the kernels are those of another measurement
-        return cls(tuple(kernels), tuple(kernels.index(seen[place]) for place in order) if known else ())
-
-
-class SessionEntry(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Holds what all cases of one session share; each file stores it once.
-
-    Attributes:
-        recorded: when, as an ISO 8601 time with its offset.
-        fingerprint: key into `Baseline.fingerprints`.
-        canaries: name → median time in nanoseconds of the fixed kernels that every session measures.
-        provenance: commit, branch and CI run that it was recorded on; None where nothing of it is known.
-    """
-
-    recorded: Moment
-    fingerprint: Text
-    canaries: dict[str, Number | None] = {}
-    provenance: Provenance | None = None
-
-
-class RecordedSession(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Holds what one process measured of one case.
-
-    Attributes:
-        session: key into `Baseline.sessions`.
-        times: `scope/timer/cache` → time; never empty. A scope that two timers read has both.
-        duration_s: how long the whole test took, in seconds.
-        correctness: output name → accuracy, where that differs from its epoch's.
-        launches: what a call launches, where that differs from its epoch's.
-    """
-
-    session: Text
-    times: Annotated[dict[Key, SessionTime], Meta(min_length=1)]
-    first_call_ns: Number | None = None
-    compile_ns: Number | None = None
-    duration_s: Number | None = None
-    autotuned: dict[str, dict[str, str]] = {}
-    correctness: dict[str, OutputAccuracy] | None = None
-    launches: RecordedLaunches | None = None
-
-    def only(self, keys: AbstractSet[str]) -> RecordedSession:
-        return structs.replace(self, times={key: time for key, time in self.times.items() if key in keys})
-
-
 class Epoch(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Holds the sessions of a record between two deliberate updates.
 
-    The problem version and the measured point belong here, not to the record: an update may follow a change
-    of either, and older epochs keep theirs.
-
     Attributes:
         opened: when, as an ISO 8601 time with its offset.
-        sessions: oldest first, never empty.
+        sessions: oldest first, never empty; all of one version of the problem, at one point.
         reason: why the epoch was opened, where somebody said.
-        correctness: what its sessions share.
-        launches: likewise.
     """
 
     opened: Moment
-    problem_version: Whole
-    measured_point: dict[str, Json]
-    sessions: Annotated[tuple[RecordedSession, ...], Meta(min_length=1)]
+    sessions: Annotated[tuple[Result, ...], Meta(min_length=1)]
     reason: Text | None = None
-    correctness: dict[str, OutputAccuracy] = {}
-    launches: RecordedLaunches = RecordedLaunches()
 
     @property
     def keys(self) -> set[str]:
-        return {key for session in self.sessions for key in session.times}
+        return {timed.key for session in self.sessions for timed in session.measurements}
 
-    def holding(self, key: str) -> list[RecordedSession]:
-        return [session for session in self.sessions if key in session.times]
+    def holding(self, key: str) -> list[Result]:
+        return [session for session in self.sessions if session.time(key) is not None]
 
-    def first(self, key: str, entries: Mapping[str, SessionEntry]) -> int:
+    def first(self, key: str) -> int:
         """Returns how many of its sessions under a key opened it: they stay, as the anchor against drift.
 
         If those are too few to gate, the first appended ones count too.
         """
-        moments = (entries[session.session].recorded for session in self.holding(key))
+        moments = (session.recorded for session in self.holding(key))
         opened = sum(1 for _ in itertools.takewhile(lambda moment: moment <= self.opened, moments))
         return min(opened if opened >= FEWEST else FIRST_SESSIONS, MOST_SESSIONS // 2)
 
-    def adding(self, sessions: Iterable[RecordedSession], entries: Mapping[str, SessionEntry]) -> Epoch:
+    def adding(self, sessions: Iterable[Result]) -> Epoch:
         """Returns the epoch with more sessions; it keeps `MOST_SESSIONS` of every measurement.
 
         These are the ones that opened it, against steps that add up, and the newest.
         """
-        longer = structs.replace(self, sessions=(*self.sessions, *map(self._sharing, sessions)))
+        longer = structs.replace(self, sessions=(*self.sessions, *sessions))
         surplus = defaultdict[int, set[str]](set)
         for key in longer.keys:
-            holders = [i for i, session in enumerate(longer.sessions) if key in session.times]
-            first = longer.first(key, entries)
+            holders = [i for i, session in enumerate(longer.sessions) if session.time(key) is not None]
+            first = longer.first(key)
             for index in holders[first : first - MOST_SESSIONS]:
                 surplus[index].add(key)
-        trimmed = (
-            session.only(session.times.keys() - surplus[i]) for i, session in enumerate(longer.sessions)
-        )
-        return structs.replace(longer, sessions=tuple(session for session in trimmed if session.times))
+        kept = (only(session, longer.keys - surplus[i]) for i, session in enumerate(longer.sessions))
+        return structs.replace(longer, sessions=tuple(session for session in kept if session.measurements))
 
-    def _sharing(self, session: RecordedSession) -> RecordedSession:
-        return structs.replace(
-            session,
-            correctness=None if session.correctness == self.correctness else session.correctness,
-            launches=None if session.launches == self.launches else session.launches,
-        )
+
+def only(session: Result, keys: AbstractSet[str]) -> Result:
+    return replace(session, measurements=tuple(of for of in session.measurements if of.key in keys))
 
 
 class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Holds what a baseline stores for one case: its point as asked for, and its epochs, oldest first."""
+    """Holds what is recorded of one case on one device model.
 
-    point: dict[str, Json]
-    epochs: Annotated[tuple[Epoch, ...], Meta(min_length=1)]
+    Attributes:
+        case: its id.
+        epochs: oldest first.
+        device_model: key of the device model, or of the CPU model for host variants.
+    """
+
+    case: Text
+    epochs: tuple[Epoch, ...] = ()
+    device_model: str = ""
 
     @property
-    def sessions(self) -> list[RecordedSession]:
+    def sessions(self) -> list[Result]:
         return [session for epoch in self.epochs for session in epoch.sessions]
 
     @property
     def keys(self) -> set[str]:
         return {key for epoch in self.epochs for key in epoch.keys}
 
-    def current(self, key: str | None) -> Epoch | None:
+    def current(self, key: str | None = None) -> Epoch | None:
         """Returns the newest epoch that holds a measurement: an update of one scope leaves others judged."""
         return next((epoch for epoch in reversed(self.epochs) if key is None or key in epoch.keys), None)
 
@@ -246,162 +242,120 @@ class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
             kept |= {holders[0], holders[-1]}
         return structs.replace(self, epochs=tuple(epochs[index] for index in sorted(kept)))
 
-
-_NO_RECORD = Record({}, ())
-
-
-@dataclass(frozen=True)
-class RecordedEpoch:
-    """Says when an epoch was opened, as an ISO 8601 time, and why, where somebody said."""
-
-    opened: str
-    reason: str | None
-
-
-@dataclass(frozen=True)
-class RecordedCase:
-    """Holds the times of all epochs of a case.
-
-    Attributes:
-        epochs: oldest first.
-        times: `scope/timer/cache` → recorded times, oldest first, as reports show them.
-    """
-
-    epochs: tuple[RecordedEpoch, ...]
-    times: dict[str, tuple[SessionTime, ...]]
-
-
-class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
-    """Holds the content of one file: the records of one problem on one device model.
-
-    Attributes:
-        problem: the file's `baseline_name`: the problem or test module.
-        device_model: key of the device model, or of the CPU model for host variants.
-        fingerprints: key → what it stands for.
-        sessions: session id → what all its cases share.
-        cases: case id → record.
-    """
-
-    problem: Text
-    device_model: Text
-    fingerprints: dict[Text, Fingerprint] = {}
-    sessions: dict[Text, SessionEntry] = {}
-    cases: dict[str, Record] = field(default_factory=dict, name="records")
-
-    def fingerprint_of(self, session: RecordedSession) -> Fingerprint:
-        return self.fingerprints[self.sessions[session.session].fingerprint]
-
-    def session_times(self, case_id: str, key: str) -> tuple[SessionTime, ...]:
+    def comparable(self, key: str) -> tuple[SessionTime, ...]:
         """Returns what the gate compares a measurement with, from the current epoch.
 
         If the case was never measured under `key`, these are the sessions in the same scope with their own
         key, so that the gate can say how they differ. Other scopes are no substitute.
         """
-        record, scope = self.cases.get(case_id, _NO_RECORD), key.partition("/")[0]
-        similar = sorted(other for other in record.keys if other.partition("/")[0] == scope)
+        scope = key.partition("/")[0]
+        similar = sorted(other for other in self.keys if other.partition("/")[0] == scope)
         wanted = [key] if key in similar else similar
-        return tuple(time for other in wanted for time in self.past(case_id, other))
+        return tuple(time for other in wanted for time in self.past(other))
 
-    def launches(self, case_id: str, key: str) -> RecordedLaunches | None:
-        """Returns what the newest session of the current epoch under a key launched, or None."""
-        epoch = self.cases.get(case_id, _NO_RECORD).current(key)
-        if epoch is None:
-            return None
-        newest = max(epoch.holding(key), key=lambda session: self.sessions[session.session].recorded)
-        return newest.launches or epoch.launches
-
-    def newer_epoch(self, case_id: str, key: str) -> str | None:
-        """Returns when the newest epoch of a case was opened if `key` is judged by an older one, or None."""
-        record = self.cases.get(case_id, _NO_RECORD)
-        current = record.current(key)
-        return None if current is None or current is record.epochs[-1] else record.epochs[-1].opened
-
-    def anchor_times(self, case_id: str, key: str) -> tuple[SessionTime, ...]:
-        """Returns the sessions of the oldest epoch under `key`; none if that is the current one.
-
-        They show small steps that have added up.
-        """
-        record = self.cases.get(case_id, _NO_RECORD)
-        first = next((epoch for epoch in record.epochs if key in epoch.keys), None)
-        return () if first is record.current(key) else self._times(record, first, key)
-
-    def all_times(self) -> Iterator[tuple[SessionTime, ...]]:
-        """Yields the current sessions of every case under every key, apart by what an autotuner chose."""
-        for case_id, record in self.cases.items():
-            for key in sorted(record.keys):
-                groups: dict[object, list[SessionTime]] = {}
-                for time in self.past(case_id, key):
-                    groups.setdefault(time.choice.configurations, []).append(time)
-                yield from map(tuple, groups.values())
-
-    def past(self, case_id: str, key: str | None = None) -> tuple[SessionTime, ...]:
+    def past(self, key: str | None = None) -> tuple[SessionTime, ...]:
         """Returns the sessions of the epoch that a measurement is judged by, oldest first.
 
         Without a `key` it returns each session of the newest epoch once, with one of its times.
         """
-        record = self.cases.get(case_id, _NO_RECORD)
-        return self._times(record, record.current(key), key)
+        return self._times(self.current(key), key)
 
-    def history(self, case_id: str) -> RecordedCase | None:
-        record = self.cases.get(case_id)
-        if record is None:
-            return None
-        times = {
-            key: tuple(t.for_report() for epoch in record.epochs for t in self._times(record, epoch, key))
-            for key in sorted(record.keys)
-        }
-        epochs = tuple(RecordedEpoch(epoch.opened, epoch.reason) for epoch in record.epochs)
-        return RecordedCase(epochs, times)
+    def times(self, key: str) -> tuple[SessionTime, ...]:
+        """Returns the sessions of all epochs under a key, oldest first."""
+        return tuple(time for epoch in self.epochs if key in epoch.keys for time in self._times(epoch, key))
 
-    def _times(self, record: Record, epoch: Epoch | None, key: str | None) -> tuple[SessionTime, ...]:
+    def anchor(self, key: str) -> tuple[SessionTime, ...]:
+        """Returns the sessions of the oldest epoch under `key`; none if that is the current one.
+
+        They show small steps that have added up.
+        """
+        first = next((epoch for epoch in self.epochs if key in epoch.keys), None)
+        return () if first is self.current(key) else self._times(first, key)
+
+    def newer_epoch(self, key: str) -> str | None:
+        """Returns when the newest epoch was opened if `key` is judged by an older one, or None."""
+        current = self.current(key)
+        return None if current is None or current is self.epochs[-1] else self.epochs[-1].opened
+
+    def newest(self, key: str) -> Result | None:
+        """Returns the newest session of the epoch that `key` is judged by."""
+        epoch = self.current(key)
+        return max(epoch.holding(key), key=lambda session: session.recorded) if epoch else None
+
+    def for_report(self) -> Record:
+        """Returns what a report shows: the interval of each session, and when and where it was measured."""
+        epochs = (
+            structs.replace(epoch, sessions=tuple(map(_for_report, epoch.sessions))) for epoch in self.epochs
+        )
+        return structs.replace(self, epochs=tuple(epochs))
+
+    def _times(self, epoch: Epoch | None, key: str | None) -> tuple[SessionTime, ...]:
         if epoch is None:
             return ()
-        conditions = Conditions(epoch.problem_version, epoch.measured_point, self.device_model)
-        sessions = epoch.sessions if key is None else epoch.holding(key)
-        first = 0 if key is None else epoch.first(key, self.sessions)
-        times = []
-        for number, session in enumerate(sessions):
-            shared, fingerprint = self.sessions[session.session], self.fingerprint_of(session)
-            kernels = (session.launches or epoch.launches).kernels
-            timed = key or next(iter(session.times))
-            # A host variant's session names the machine's GPU too, which does not affect its time.
-            on_device = fingerprint.device_model_key == self.device_model
-            time = structs.replace(
-                session.times[timed],
-                key=timed,
-                conditions=conditions,
-                device=fingerprint.device_uuid if on_device else None,
-                opening=number < first,
-                choice=Choice.of(session.autotuned, kernels),
-                session=session.session,
-                recorded=shared.recorded,
-                epoch=record.epochs.index(epoch),
-                fingerprint=fingerprint,
-                kernels=kernels,
-                outputs=epoch.correctness if session.correctness is None else session.correctness,
-                canaries=shared.canaries,
-            )
-            times.append(time)
-        return tuple(times)
+        first, place = 0 if key is None else epoch.first(key), self.epochs.index(epoch)
+        all_of = [(of, of.time(key) if key is not None else of.measurements[0]) for of in epoch.sessions]
+        timed = [(session, time) for session, time in all_of if time is not None]
+        return tuple(
+            SessionTime.of(session, time, device_model=self.device_model, opening=number < first, epoch=place)
+            for number, (session, time) in enumerate(timed)
+        )
+
+
+def _for_report(session: Result) -> Result:
+    times = (
+        Measurement(of.scope, of.timer, of.cache, iterations=of.iterations, summary=of.summary)
+        for of in session.measurements
+    )
+    kept = ("simulated", "session", "recorded", "canaries", "provenance")
+    return Result(
+        session.case,
+        session.nodeid,
+        session.fingerprint,
+        measurements=tuple(times),
+        **{name: getattr(session, name) for name in kept},
+    )
+
+
+NO_RECORD = Record("none")
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Holds the content of one file: the records of one problem on one device model.
+
+    Attributes:
+        problem: the file's `baseline_name`: the problem or test module.
+        device_model: key of the device model, or of the CPU model for host variants.
+        cases: case id → record.
+    """
+
+    problem: str
+    device_model: str
+    cases: dict[str, Record] = field(default_factory=dict)
+
+    def of(self, case_id: str) -> Record:
+        """Returns what is recorded of a case; an empty record if nothing is."""
+        return self.cases.get(case_id, NO_RECORD)
+
+    def all_times(self) -> Iterator[tuple[SessionTime, ...]]:
+        """Yields the current sessions of every case under every key, apart by what an autotuner chose."""
+        for record in self.cases.values():
+            for key in sorted(record.keys):
+                groups: dict[object, list[SessionTime]] = {}
+                for time in record.past(key):
+                    groups.setdefault(time.choice.configurations, []).append(time)
+                yield from map(tuple, groups.values())
 
     def without(self, case_ids: Iterable[str]) -> Baseline:
-        kept = self.cases.keys() - set(case_ids)
-        cases = {name: self.cases[name] for name in self.cases if name in kept}
-        return structs.replace(self, cases=cases).referenced()
-
-    def referenced(self) -> Baseline:
-        """Returns the baseline without sessions and fingerprints that no record refers to."""
-        named = {session.session for record in self.cases.values() for session in record.sessions}
-        sessions = {name: entry for name, entry in self.sessions.items() if name in named}
-        used = {entry.fingerprint for entry in sessions.values()}
-        fingerprints = {name: value for name, value in self.fingerprints.items() if name in used}
-        return structs.replace(self, fingerprints=fingerprints, sessions=sessions)
+        gone = set(case_ids)
+        return replace(self, cases={name: of for name, of in self.cases.items() if name not in gone})
 
 
 def rounded(value: float, digits: int = DIGITS) -> float:
     return float(f"{value:.{digits}g}")
 
 
-def finite(value: float | None, digits: int = DIGITS) -> float | None:
+def finite(value: object, digits: int = DIGITS) -> float | None:
     """Rounds a number to be recorded; None for what is not finite or not known."""
-    return rounded(value, digits) if value is not None and math.isfinite(value) else None
+    number = value if isinstance(value, (int, float)) else None
+    return rounded(number, digits) if number is not None and math.isfinite(number) else None

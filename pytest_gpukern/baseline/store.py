@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, Self, TypeVar
 
 from pytest_gpukern.baseline import codec
-from pytest_gpukern.baseline.merge import Entry, Merge, Refusal, WriteReport
-from pytest_gpukern.baseline.record import Baseline
+from pytest_gpukern.baseline.merge import Merge, Refusal, WriteReport
+from pytest_gpukern.baseline.record import Baseline, trimmed
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.gate.spread import SharedSpread, shared_spread
 from pytest_gpukern.package import SUITES
@@ -90,7 +90,7 @@ class Store:
         self._now = now
         self._read: dict[Path, Baseline] = {}
         self._spreads: dict[str, dict[str, SharedSpread]] = {}
-        self._queue: dict[Path, list[Entry]] = {}
+        self._queue: dict[Path, list[Result]] = {}
         self._report = WriteReport()
         self.load_code: Callable[[Path], HasCases] = codec.load
         """Reads a file of `code/`, which sets this."""
@@ -137,9 +137,9 @@ class Store:
         """
         own = self.baseline(case, model_key)
         if case.id in own.cases:
-            return own.session_times(case.id, key)
+            return own.cases[case.id].comparable(key)
         others = (self.baseline(case, model) for model in self._other_models(case, model_key))
-        return tuple(time for other in others for time in other.session_times(case.id, key))
+        return tuple(time for other in others for time in other.of(case.id).comparable(key))
 
     def autotuned(
         self, case: CaseInfo, compute_capability: tuple[int, int]
@@ -150,11 +150,10 @@ class Store:
         """
         files = [self.baseline(case, model) for model in self._other_models(case, CODE)]
         chosen = [
-            (stored.sessions[session.session].recorded, session.autotuned)
+            (session.recorded, session.autotuned)
             for stored in files
-            if case.id in stored.cases
-            for session in stored.cases[case.id].sessions
-            if stored.fingerprint_of(session).compute_capability == compute_capability
+            for session in stored.of(case.id).sessions
+            if session.fingerprint.compute_capability == compute_capability
         ]
         return max(chosen, key=itemgetter(0))[1] if chosen else {}
 
@@ -180,7 +179,7 @@ class Store:
         return {
             case_id
             for case_id, record in baseline.cases.items()
-            if any(baseline.fingerprint_of(session).device_uuid in devices for session in record.sessions)
+            if any(session.fingerprint.device_uuid in devices for session in record.sessions)
         }
 
     def _recorded(self, known: KnownCases, model_key: str) -> Set[str]:
@@ -216,13 +215,13 @@ class Store:
             return
         try:
             path = self.path_for(result.case, model_key)
-            entry = Entry.of(result, recorded=_stamp(recorded or self._now()))
-            self._rehearse(entry, path, model_key)
+            session = trimmed(result, recorded=_stamp(recorded or self._now()))
+            self._rehearse(session, path, model_key)
         except FileError as error:
             where = f"{error.where}: " if error.where else ""
             self._report.refused.append(Refusal(result.case.id, where + error.problem))
         else:
-            self._queue.setdefault(path, []).append(entry)
+            self._queue.setdefault(path, []).append(session)
 
     def refuse(self, case: CaseInfo, reason: str) -> None:
         self._report.refused.append(Refusal(case.id, reason))
@@ -252,28 +251,28 @@ class Store:
         self._spreads.clear()
         return report
 
-    def _write(self, path: Path, entries: list[Entry], report: WriteReport) -> None:
+    def _write(self, path: Path, sessions: list[Result], report: WriteReport) -> None:
         with file.locked(path.parent):
             name, model_key, _ = path.name.rsplit(".", 2)
             before, did = _stored(path, Baseline(name, model_key)), WriteReport()
             merge = Merge(before, _stamp(self._now()), self._reason, did)
-            groups: dict[str, list[Entry]] = {}
-            for entry in entries:
-                groups.setdefault(entry.case.id, []).append(entry)
+            groups: dict[str, list[Result]] = {}
+            for session in sessions:
+                groups.setdefault(session.case.id, []).append(session)
             for group in groups.values():
                 merge.join(self.mode, group)
             if did.added or did.appended or did.updated:
-                file.replace(path, codec.render(merge.baseline.referenced()))
+                file.replace(path, codec.render(merge.baseline))
                 did.written.append(path)
         for name, more in vars(did).items():
             getattr(report, name).extend(more)
 
-    def _rehearse(self, entry: Entry, path: Path, model_key: str) -> None:
-        """Writes and reads one entry in memory: no file may ever hold what the next run refuses to read."""
-        empty = Baseline(entry.case.baseline_name, model_key)
+    def _rehearse(self, session: Result, path: Path, model_key: str) -> None:
+        """Writes and reads one session in memory: no file may ever hold what the next run refuses to read."""
+        empty = Baseline(session.case.baseline_name, model_key)
         merge = Merge(empty, _stamp(self._now()), self._reason, WriteReport())
         try:
-            merge.join("update", [entry])
+            merge.join("update", [session])
             codec.parse(codec.render(merge.baseline), path)
         except UnicodeEncodeError as error:  # half of a surrogate pair, from a file name that is no UTF-8
             problem = f"{error.object[error.start : error.end]!r} cannot be stored as text"

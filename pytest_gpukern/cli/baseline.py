@@ -75,7 +75,7 @@ def _show(known: argparse.Namespace) -> int:
 def _record_row(case_id: str, key: str, baseline: Baseline) -> JsonDict:
     now, first = (
         [time.median_ns for time in times]
-        for times in (baseline.past(case_id, key), baseline.anchor_times(case_id, key))
+        for times in (baseline.of(case_id).past(key), baseline.of(case_id).anchor(key))
     )
     return {
         "case": case_id,
@@ -93,7 +93,7 @@ def _epoch_row(epoch: Epoch) -> JsonDict:
         "opened": epoch.opened,
         "reason": epoch.reason,
         "sessions": len(epoch.sessions),
-        "problem_version": epoch.problem_version,
+        "problem_version": epoch.sessions[0].case.problem_version,
         "measured": sorted(epoch.keys),
     }
 
@@ -151,7 +151,7 @@ def _prune(known: argparse.Namespace) -> int:
         held = dict.fromkeys(gone, "machine code")
     else:
         before, gone = _without(known, load, render)
-        held = {name: _held(before, before.cases[name]) for name in gone}
+        held = {name: _held(before.cases[name]) for name in gone}
     verb = "would remove" if known.dry_run else "removed"
     lines = (f"{verb} {name}: {what}" for name, what in held.items())
     value = {"file": str(known.file), "dry_run": known.dry_run, "cases": [*held]}
@@ -172,9 +172,9 @@ def _without(
     return before, sorted(before.cases.keys() - after.cases.keys())
 
 
-def _held(baseline: Baseline, record: Record) -> str:
+def _held(record: Record) -> str:
     """Returns `2 epochs, 10 sessions, the newest of 2026-11-20`."""
-    moments = [baseline.sessions[session.session].recorded for session in record.sessions]
+    moments = [session.recorded for session in record.sessions]
     epochs, sessions = units.counted(len(record.epochs), "epoch"), units.counted(len(moments), "session")
     return f"{epochs}, {sessions}, the newest of {max(moments)[:10]}"
 

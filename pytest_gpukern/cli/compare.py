@@ -24,7 +24,7 @@ from pytest_gpukern.gate.judge import Basis, confirm, fails, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table
-from pytest_gpukern.report.recorded import is_baseline, measurement_of
+from pytest_gpukern.report.recorded import is_baseline
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.failure_table import BY_DEFAULT
 from pytest_gpukern.values.fingerprint import Fingerprint
@@ -147,12 +147,15 @@ def _add_session(side: Side, name: str, result: Result) -> None:
 
 def _add_baseline(side: Side, baseline: Baseline) -> None:
     """Adds the sessions of each case's current epochs; their samples are the quantiles."""
-    side.knows(*baseline.fingerprints.values())
     for case_id, record in baseline.cases.items():
+        side.knows(*(session.fingerprint for session in record.sessions))
         for key in sorted(record.keys):
-            for time in baseline.session_times(case_id, key):
+            measured = {session.session: session.time(key) for session in record.sessions}
+            for time in record.comparable(key):
                 on_gpu = time.fingerprint.device_model_key == baseline.device_model
-                side.add(case_id, SessionMeasurement(measurement_of(key, time), time, on_gpu))
+                if (timed := measured[time.session]) is not None:
+                    timed = dataclasses.replace(timed, samples_ns=timed.quantiles_ns or ())
+                    side.add(case_id, SessionMeasurement(timed, time, on_gpu))
 
 
 def _finite(measurement: Measurement) -> Measurement:

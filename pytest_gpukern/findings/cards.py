@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
-from pytest_gpukern.baseline.record import RecordedCase
+from pytest_gpukern.baseline.record import Record
 from pytest_gpukern.gpu.nvml import COUNTED_EVENTS
 from pytest_gpukern.measure.card_state import CARD
 from pytest_gpukern.measure.device_clocks import CLOCKS, INVALIDATING, ORDINARY, DeviceClocks
@@ -319,7 +319,7 @@ class CardFinding:
         return self.verdict in (CardVerdict.SLOW, CardVerdict.ONE_OF_TWO)
 
 
-def since_own_record(results: Iterable[Result], history: Mapping[str, RecordedCase]) -> dict[str, float]:
+def since_own_record(results: Iterable[Result], history: Mapping[str, Record]) -> dict[str, float]:
     """Returns card → median log ratio of its kernels' times to its own sessions of the newest epoch.
 
     Cards with fewer than `FEWEST_CASES` recorded kernels are absent.
@@ -330,7 +330,7 @@ def since_own_record(results: Iterable[Result], history: Mapping[str, RecordedCa
         if card is None or recorded is None:
             continue
         for measurement in result.measurements:
-            times = [time for time in recorded.times.get(measurement.key, ()) if time.device == card]
+            times = [time for time in recorded.times(measurement.key) if time.device == card]
             if times and measurement.scope == "kernel" and is_valid(measurement):
                 logs = [math.log(time.median_ns) for time in times if time.epoch == times[-1].epoch]
                 ratios.append((card, math.log(measurement.summary.median_ns) - statistics.fmean(logs)))

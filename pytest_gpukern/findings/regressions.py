@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pytest_gpukern.baseline.record import as_recorded, time_of
 from pytest_gpukern.gate.change import FEWEST
-from pytest_gpukern.gate.comparability import OutputAccuracy, SessionTime
+from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.measure.statistics import student_t
 from pytest_gpukern.values.determinism import Determinism, of_sessions
 from pytest_gpukern.values.difference import Difference
@@ -121,7 +121,7 @@ def other_determinism(errors: Mapping[str, OutputError], past: Sequence[SessionT
     return tuple(findings)
 
 
-def _outputs(name: str, sessions: Iterable[SessionTime]) -> list[OutputAccuracy]:
+def _outputs(name: str, sessions: Iterable[SessionTime]) -> list[OutputError]:
     return [session.outputs[name] for session in sessions if name in session.outputs]
 
 

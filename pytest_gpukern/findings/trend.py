@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple, TypeGuard
 
-from pytest_gpukern.baseline.record import RecordedCase, SessionEntry
+from pytest_gpukern.baseline.record import Record
 from pytest_gpukern.findings.cards import class_of
 from pytest_gpukern.findings.common_shift import LEAST
 from pytest_gpukern.gate.change import FEWEST, percent
@@ -43,7 +43,7 @@ _CANARIES = {"memory": ("copy",), "compute": ("fma",), "power-limited": ("fma",)
 _ANY_KERNEL = ("copy", "fma")
 """What divides a kernel that declares no bytes, or whose card's bandwidth is not known: the mean of both."""
 
-_BEGINNING, _NO_ENTRY = datetime.fromtimestamp(0, UTC), SessionEntry("", "")
+_BEGINNING = datetime.fromtimestamp(0, UTC)
 
 SeriesKey = tuple[str, str]
 """Case id and `scope/timer/cache`."""
@@ -77,14 +77,11 @@ class Point(NamedTuple):
         return self.recorded or _BEGINNING
 
 
-def points_of(times: Iterable[SessionTime], sessions: Mapping[str, SessionEntry]) -> tuple[Point, ...]:
-    """Returns the sessions of recorded times; `sessions` is `RunResults.recorded_sessions`."""
-    points = []
-    for time in times:
-        entry = sessions.get(time.session, _NO_ENTRY)
-        known = time.session, moment_of(time.recorded), time.device
-        points.append(Point(*known, entry.provenance or NO_PROVENANCE, entry.canaries))
-    return tuple(points)
+def points_of(times: Iterable[SessionTime]) -> tuple[Point, ...]:
+    return tuple(
+        Point(time.session, moment_of(time.recorded), time.device, time.provenance, time.canaries)
+        for time in times
+    )
 
 
 # --- a failing result -----------------------------------------------------------------------------
@@ -135,19 +132,17 @@ class SinceWhen:
         return f"{count} {between} touch{'es' * (commits < 2)} {folder}"
 
 
-def since_when(
-    result: Result, key: str, recorded: RecordedCase | None, sessions: Mapping[str, SessionEntry]
-) -> SinceWhen | None:
+def since_when(result: Result, key: str, recorded: Record | None) -> SinceWhen | None:
     """Returns since when a measurement, or an INCORRECT result, is not what its record says.
 
     The newest recorded sessions are at the new level if each is nearer to it than to the median of those
     before, and lies outside of all that these had. At least three have to be before.
 
-    `key` is empty for what is wrong with the result itself. `recorded` is of its test, from the run's
-    `history`, and `sessions` its `recorded_sessions`. Returns None if nothing is recorded.
+    `key` is empty for what is wrong with the result itself. `recorded` is the record of its case. Returns
+    None if nothing is recorded.
     """
     past = _newest_epoch(recorded, key) if recorded else []
-    points, times_ns = points_of(past, sessions), [time.median_ns for time in past]
+    points, times_ns = points_of(past), [time.median_ns for time in past]
     until = result.provenance.commit or ""
     if points and not key and result.correctness is Correctness.INCORRECT:
         return SinceWhen(points, wrong=True, until=until)
@@ -166,9 +161,9 @@ def _is_step(times_ns: Sequence[float], place: int, now: float) -> bool:
     return outside and all(abs(math.log(ns / now)) < abs(math.log(ns / usual)) for ns in since)
 
 
-def _newest_epoch(recorded: RecordedCase, key: str) -> list[SessionTime]:
+def _newest_epoch(recorded: Record, key: str) -> list[SessionTime]:
     """Returns the times of a key's newest epoch, oldest first; without a key, one time of each session."""
-    times = recorded.times.get(key, ()) if key else [time for of in recorded.times.values() for time in of]
+    times = [time for each in ([key] if key else sorted(recorded.keys)) for time in recorded.times(each)]
     newest = max((time.epoch for time in times), default=0)
     of_sessions = {time.session: time for time in times if time.epoch == newest}
     return sorted(of_sessions.values(), key=lambda time: moment_of(time.recorded) or _BEGINNING)

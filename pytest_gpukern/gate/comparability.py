@@ -8,8 +8,19 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from pytest_gpukern.values.fingerprint import Fingerprint
-from pytest_gpukern.values.result import UNKNOWN_CHOICE, CaseInfo, Choice, KernelFacts, Whole, plain
+from pytest_gpukern.measure.device_clocks import DeviceClocks
+from pytest_gpukern.measure.host_load import others_share
+from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Fingerprint, Provenance
+from pytest_gpukern.values.result import (
+    UNKNOWN_CHOICE,
+    CaseInfo,
+    Choice,
+    KernelFacts,
+    Measurement,
+    OutputError,
+    Result,
+    plain,
+)
 
 
 @dataclass(frozen=True)
@@ -35,27 +46,11 @@ class Conditions:
 
 _UNKNOWN = Conditions(0, {}, "")
 
-Number = Annotated[float, Meta(ge=0)]
-Positive = Annotated[float, Meta(gt=0)]
 Text = Annotated[str, Meta(min_length=1)]
-Quantiles = tuple[Number, Number, Number, Number, Number]
 
 
-class OutputAccuracy(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """Says how far one output was from its reference; None where nothing finite was compared."""
-
-    max_abs: Number | None
-    max_rel: Number | None
-    max_ulp: Number | None
-    bits: Text | None = None
-    determinism: Text | None = None
-
-
-class SessionTime(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """Holds the time of a case in one recorded session, and what is known of that; times in nanoseconds.
-
-    The gate, findings and reports all take it. A baseline file stores once what several times share. There
-    a time has only the fields down to `others_share`, and `Baseline` adds the others.
+class SessionTime(Struct, frozen=True, gc=False):
+    """Holds a time of a recorded session as the gate and findings compare it; times in nanoseconds.
 
     Attributes:
         low_ns: lower bound of its 95 % interval within the session.
@@ -63,8 +58,6 @@ class SessionTime(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
         quantiles_ns: 5, 25, 50, 75 and 95 % of the samples.
         sm_mhz: clock of the multiprocessors during the samples.
         memory_mhz: clock of the memory.
-        invalid_samples: other samples, not used because the device was not fit.
-        fixed_cost_ns: what the timer read for an empty kernel beyond that kernel's own time.
         jitter_ns: standard deviation of the median from what the timer itself adds, where it is known.
         others_share: which share of the host's CPUs other programs used meanwhile, where that is known.
         key: `scope/timer/cache` of the measurement.
@@ -78,20 +71,19 @@ class SessionTime(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
         kernels: what the case launched in it; empty where no timer saw it.
         outputs: output name → how far it was from its reference.
         canaries: name → time of the session's canaries in nanoseconds.
+        provenance: commit, branch and CI run that it was recorded on.
     """
 
-    n: Annotated[int, Meta(ge=1)]
-    median_ns: Positive
-    low_ns: Number
-    high_ns: Number
-    quantiles_ns: Quantiles | None = None
-    mean_ns: Number | None = None
-    sm_mhz: Number | None = None
-    memory_mhz: Number | None = None
-    invalid_samples: Whole = 0
-    fixed_cost_ns: Number | None = None
-    jitter_ns: Number | None = None
-    others_share: Number | None = None
+    n: int
+    median_ns: float
+    low_ns: float
+    high_ns: float
+    quantiles_ns: tuple[float, ...] | None = None
+    mean_ns: float | None = None
+    sm_mhz: float | None = None
+    memory_mhz: float | None = None
+    jitter_ns: float | None = None
+    others_share: float | None = None
     key: str = ""
     conditions: Conditions = _UNKNOWN
     device: str | None = None
@@ -102,20 +94,42 @@ class SessionTime(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     epoch: int = 0
     fingerprint: Fingerprint = Fingerprint()
     kernels: tuple[KernelFacts, ...] = ()
-    outputs: dict[str, OutputAccuracy] = {}
-    canaries: dict[str, Number | None] = {}
+    outputs: Mapping[str, OutputError] = {}
+    canaries: Mapping[str, float | None] = {}
+    provenance: Provenance = NO_PROVENANCE
 
-    def for_report(self) -> SessionTime:
-        """Returns what a report shows: the interval, and when and where it was measured."""
-        return SessionTime(
-            self.n,
-            self.median_ns,
-            self.low_ns,
-            self.high_ns,
-            device=self.device,
-            session=self.session,
-            recorded=self.recorded,
-            epoch=self.epoch,
+    @classmethod
+    def of(
+        cls, result: Result, timed: Measurement, *, device_model: str, opening: bool = False, epoch: int = 0
+    ) -> SessionTime:
+        """Returns a time of a recorded session; `device_model` is of the record that holds it."""
+        clocks = DeviceClocks.of(timed)
+        # A host variant's session names the machine's GPU too, which does not affect its time.
+        on_device = result.fingerprint.device_model_key == device_model
+        return cls(
+            timed.summary.n,
+            timed.summary.median_ns,
+            timed.summary.low_ns,
+            timed.summary.high_ns,
+            timed.quantiles_ns,
+            timed.mean_ns,
+            clocks.sm_mhz,
+            clocks.memory_mhz,
+            timed.jitter_ns or None,
+            others_share(timed),
+            timed.key,
+            Conditions.of(result.case, device_model=device_model),
+            result.fingerprint.device_uuid if on_device else None,
+            opening,
+            Choice.of(result.autotuned, result.kernels),
+            result.session,
+            result.recorded,
+            epoch,
+            result.fingerprint,
+            result.kernels,
+            result.errors,
+            result.canaries,
+            result.provenance,
         )
 
 

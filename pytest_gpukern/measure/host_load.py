@@ -28,7 +28,7 @@ _FEWEST_FREE = 8
 """If we fill a larger machine ourselves, one other program slows all our threads that wait for one."""
 
 
-_SHARE = "others_share"
+LOAD, _SHARE = "load", "others_share"
 
 
 def others_share(measurement: Measurement) -> float | None:
@@ -36,7 +36,7 @@ def others_share(measurement: Measurement) -> float | None:
 
     None for a device's time, and where it is not known.
     """
-    share = measurement.observations.get("load", {}).get(_SHARE)
+    share = measurement.observations.get(LOAD, {}).get(_SHARE)
     return share if isinstance(share, (int, float)) else None
 
 

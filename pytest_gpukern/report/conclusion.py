@@ -249,12 +249,13 @@ def _record_of(run: RunResults) -> str:
         return f"compared with {run.compared_with}"
     cards_now = {of.device_uuid for of in run.on_gpus()}
     of_cases = [
-        {time.session: time for of in known.times.values() for time in of} for known in run.history.values()
+        {time.session: time for key in known.keys for time in known.times(key)}
+        for known in run.history.values()
     ]
     times = {session: time for of_case in of_cases for session, time in of_case.items()}
     if not times:
         return ""
-    points = points_of(times.values(), run.recorded_sessions)
+    points = points_of(times.values())
     on_cards = {point.card for point in points if point.card}
     others = "other " if on_cards and not on_cards & cards_now else ""
     of_all = " of all cases" if any(0 < len(of_case) < len(times) for of_case in of_cases) else ""
@@ -392,7 +393,7 @@ def _why(verdict: Verdict) -> tuple[str, ...]:
 
 def _since(run: RunResults, result: Result, key: str = "") -> tuple[str, ...]:
     """Says since when it is so, and how many commits that touch the suite may have done it."""
-    since = since_when(result, key, run.history.get(result.nodeid), run.recorded_sessions)
+    since = since_when(result, key, run.history.get(result.nodeid))
     if since is None:
         return ()
     folder = Path(result.case.baseline_dir).parent

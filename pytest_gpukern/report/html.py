@@ -397,7 +397,7 @@ class _RunData:
         recorded, key = self.run.history.get(result.nodeid), measurement.key
         sessions: list[tuple[Any, ...]] = [
             (self._moment(time.recorded), self._card(time.device), time.epoch, *_TIMES(time))
-            for time in (recorded.times.get(key, ()) if recorded else ())
+            for time in (recorded.times(key) if recorded else ())
         ]
         for session in (result, *self.run.sessions_of(result)):
             card = self._card(session.fingerprint.device_uuid if result.case.on_gpu else None)

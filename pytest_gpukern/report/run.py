@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from pytest_gpukern.baseline.record import RecordedCase, SessionEntry
+from pytest_gpukern.baseline.record import Record
 from pytest_gpukern.findings.common_shift import Shift
 from pytest_gpukern.package import __version__
 from pytest_gpukern.report.rows import Judged, judged
@@ -73,8 +73,7 @@ class RunResults:
             for.
         rejected: ids of the broken cases that the checks rejected as they must; these have no result.
         failures: test → why it failed. Some of these tests have no result.
-        history: test → the recorded sessions that it may be compared with.
-        recorded_sessions: id → what all times of a recorded session share, such as its commit.
+        history: test → its record, as far as a report shows it.
         shift: how the times of all compared results moved together; None where they are too few.
         since_record: what else all cases have in common since the record, a sentence each.
         compared_with: what verdicts are about, in words.
@@ -94,8 +93,7 @@ class RunResults:
     skips: Sequence[Skip] = ()
     rejected: Sequence[str] = ()
     failures: Mapping[str, Failure] = field(default_factory=dict)
-    history: Mapping[str, RecordedCase] = field(default_factory=dict)
-    recorded_sessions: Mapping[str, SessionEntry] = field(default_factory=dict)
+    history: Mapping[str, Record] = field(default_factory=dict)
     shift: Shift | None = None
     since_record: Sequence[str] = ()
     compared_with: str = BASELINE
@@ -140,7 +138,6 @@ class RunResults:
             {test: sessions for test, sessions in self.sessions.items() if test in results},
             failures={test: failure for test, failure in self.failures.items() if test in results},
             history=self.history,
-            recorded_sessions=self.recorded_sessions,
             compared_with=self.compared_with,
             created=self.created,
             version=self.version,

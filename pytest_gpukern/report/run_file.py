@@ -10,31 +10,42 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from pytest_gpukern.baseline.record import RecordedCase, SessionEntry
+from pytest_gpukern.baseline.codec import folded_record, whole_record
+from pytest_gpukern.baseline.record import Record
 from pytest_gpukern.findings.common_shift import Shift
 from pytest_gpukern.report.run import Advice, Failure, RunResults, Skip
-from pytest_gpukern.values.result import Result, plain
+from pytest_gpukern.values.folding import Processes, unfolded
+from pytest_gpukern.values.result import JsonDict, Result, plain
 from pytest_gpukern.values.untrusted_json import ContentError, Figure, content_of, of_schema, read
 
-SCHEMA = 6
+SCHEMA = 7
 """The version of the files. Raise it when a reader of the old one would misunderstand the new."""
 
 DAMAGED = "Write the run again with --gpukern-report, or read it with the release that wrote it"
 
 
 def run_text(run: RunResults) -> str:
-    stored = _File(
-        gpukern=run.version,
-        created=run.created.replace(microsecond=0),
-        results=tuple(run.results),
-        sessions=tuple(session for sessions in run.sessions.values() for session in sessions),
-        **{name: getattr(run, name) for name in _AS_THEY_ARE},
-    )
+    processes = Processes()
+    sessions = (session for sessions in run.sessions.values() for session in sessions)
+    stored = {
+        "schema": SCHEMA,
+        "gpukern": run.version,
+        "created": run.created.replace(microsecond=0),
+        "results": [processes.folded(result) for result in run.results],
+        "sessions": [processes.folded(session) for session in sessions],
+        "history": {name: _of_history(record, processes) for name, record in run.history.items()},
+        **{name: plain(getattr(run, name)) for name in _AS_THEY_ARE},
+    }
     try:
-        content = msgspec.json.encode(stored)
+        content = msgspec.json.encode({**stored, "processes": processes.table()})
     except UnicodeEncodeError:  # half of a surrogate pair, from a file name that is no UTF-8
-        content = json.dumps(plain(stored), ensure_ascii=False).encode(errors="replace")
+        value = msgspec.to_builtins({**stored, "processes": processes.table()})
+        content = json.dumps(value, ensure_ascii=False).encode(errors="replace")
     return msgspec.json.format(content, indent=1).decode() + "\n"
+
+
+def _of_history(record: Record, processes: Processes) -> JsonDict:
+    return {**folded_record(record, processes), "device_model": record.device_model}
 
 
 def refuse(value: Any) -> None:
@@ -53,7 +64,7 @@ def read_run(path: Path) -> RunResults:
     """
 
     try:
-        stored: _File = read(content_of(path), _File, refuse=refuse)
+        stored: _File = read(content_of(path), _File, refuse=refuse, unfold=_whole)
     except ContentError as error:
         raise error.of_file(path, DAMAGED) from error
     sessions: dict[str, tuple[Result, ...]] = {}
@@ -61,7 +72,21 @@ def read_run(path: Path) -> RunResults:
         sessions[session.nodeid] = (*sessions.get(session.nodeid, ()), session)
     as_they_are = {name: getattr(stored, name) for name in _AS_THEY_ARE}
     of_file: dict[str, Any] = {"created": stored.created, "version": stored.gpukern, "name": path.name}
+    of_file["history"] = stored.history
     return RunResults(stored.results, sessions, **as_they_are, **of_file)
+
+
+def _whole(value: Any) -> Any:
+    """Returns plain JSON in which each session is whole; what is no run is left to the schema."""
+    if not isinstance(value, dict):
+        return value
+    processes, whole = value.get("processes"), {name: of for name, of in value.items() if name != "processes"}
+    for name in ("results", "sessions"):
+        if isinstance(value.get(name), list):
+            whole[name] = [unfolded(result, processes) for result in value[name]]
+    if isinstance(value.get("history"), dict):
+        whole["history"] = {name: whole_record(of, processes) for name, of in value["history"].items()}
+    return whole
 
 
 class _File(
@@ -79,10 +104,10 @@ class _File(
     created: Annotated[datetime, Meta(tz=True)]
     results: tuple[Result, ...]
     sessions: tuple[Result, ...]
+    history: dict[str, Record]
     skips: tuple[Skip, ...]
     rejected: tuple[str, ...]
     failures: dict[str, Failure]
-    history: dict[str, RecordedCase]
     shift: Shift | None
     since_record: tuple[str, ...]
     compared_with: str
@@ -91,9 +116,8 @@ class _File(
     problems: tuple[str, ...]
     duration_s: Figure | None
     spent_s: dict[str, Figure]
-    recorded_sessions: dict[str, SessionEntry] = {}
 
 
-_IN_ANOTHER_FORM = ("gpukern", "created", "results", "sessions")
+_IN_ANOTHER_FORM = ("gpukern", "created", "results", "sessions", "history")
 _AS_THEY_ARE = tuple(name for name in _File.__struct_fields__ if name not in _IN_ANOTHER_FORM)
 """Fields of `RunResults` that a file has in their own form."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, NoReturn
@@ -247,7 +246,6 @@ class MeasuredTest:
         unpoisoned = self.seen is not None and self.seen.unpoisoned
         if unpoisoned and self.evidence.result.correctness is Correctness.PASSED:
             self.evidence.add_note(Note(_UNPOISONED, About.UNPOISONED))
-        self.evidence.add(duration_s=time.monotonic() - self._begun_s)
         marker = self.context.marker
         expects_check = self._is_ours or bool(marker.outputs or marker.inout)
         settled = settle(self.evidence.result, self.environment, marker, expects_check=expects_check)

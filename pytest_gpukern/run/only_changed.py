@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Callable
 
-from pytest_gpukern.baseline.record import RecordedLaunches
+from pytest_gpukern.baseline.record import launches_of
 from pytest_gpukern.measure.measure import rule_for
 from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.run.spine import Evidence, TimedScope, with_facts
@@ -53,15 +53,16 @@ def is_as_recorded(
 def _does_the_same(result: Result, probe: Measurement, environment: Environment, threshold: float) -> bool:
     case, gpu = result.case, environment.gpu
     baseline = environment.store.baseline(case, gpu.model_key(on_gpu=True))
-    now, before = RecordedLaunches.of(result), baseline.launches(case.id, probe.key)
-    if before is None or not now.order or now != before:
+    record, (kernels, launched) = baseline.of(case.id), launches_of(result)
+    before = record.newest(probe.key)
+    if before is None or not launched or (kernels, launched) != (before.kernels, before.launched):
         return False
-    past = baseline.past(case.id, probe.key)
+    past = record.past(probe.key)
     newest = max(past, key=lambda time: time.recorded)
     ratio = probe.summary.median_ns / statistics.median(time.median_ns for time in past)
     point = (newest.conditions.problem_version, newest.conditions.measured_point)
     return (
-        all(kernel.machine_code_sha256 is not None for kernel in now.kernels)
+        all(kernel.machine_code_sha256 is not None for kernel in kernels)
         and point == (case.problem_version, plain(case.measured_point))
         and _machine(result.fingerprint, case) == _machine(newest.fingerprint, case)
         and ratio > 0

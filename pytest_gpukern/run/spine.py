@@ -244,7 +244,7 @@ def settle(
             settled = judged_by_record(result, environment, marker)
         settled = confirmed(settled, environment, marker)
         model = environment.gpu.model_key(on_gpu=result.case.on_gpu)
-        past = functools.partial(environment.store.baseline(result.case, model).past, result.case.id)
+        past = environment.store.baseline(result.case, model).of(result.case.id).past
         result = explained(settled.result, past, deciding=settled.deciding)
     # The reason first: pytest's short summary names the test already, and cuts long lines.
     failing = failures(result, settings.fail_on, accepts=settings.accepts)
@@ -328,15 +328,15 @@ def _basis_of(result: Result, key: str, environment: Environment, marker: Marker
     """
     on_gpu, store = result.case.on_gpu, environment.store
     model = environment.gpu.model_key(on_gpu=on_gpu)
-    recorded = store.baseline(result.case, model)
-    opened = recorded.newer_epoch(result.case.id, key)
+    recorded = store.baseline(result.case, model).of(result.case.id)
+    opened = recorded.newer_epoch(key)
     return Basis(
         store.sessions_for(result.case, model, key),
         Conditions.of(result.case, device_model=model, simulated=result.simulated),
         threshold=marker.threshold or environment.settings.threshold,
         device=result.fingerprint.device_uuid if on_gpu else None,
         shared=store.shared_spread(model).get(spread_key(key)),
-        anchor=recorded.anchor_times(result.case.id, key),
+        anchor=recorded.anchor(key),
         choice=choice_of(result),
         remark=f"judged by an older epoch, because that of {opened[:10]} has no {key}" if opened else "",
         fails_with="" if on_gpu or "host" in environment.settings.fail_on else "--gpukern-fail-on",

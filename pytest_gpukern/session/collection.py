@@ -252,7 +252,7 @@ def _tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) 
             if case.variant.loses_context:
                 recorded.last.add(item.nodeid)
     for item, info, model in _measured_here(config, items) if settings_of(config).baseline != "off" else ():
-        past = environment.store.baseline(info, model).past(info.id) if info.on_gpu else ()
+        past = environment.store.baseline(info, model).of(info.id).past() if info.on_gpu else ()
         if past:
             uuids = {session.fingerprint.device_uuid for session in past}
             recorded.cards[item.nodeid] = tuple(sorted(uuid for uuid in uuids if uuid is not None))

@@ -33,7 +33,7 @@ from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
     from pytest_gpukern.baseline.merge import WriteReport
-    from pytest_gpukern.baseline.record import RecordedCase, SessionEntry
+    from pytest_gpukern.baseline.record import Record
     from pytest_gpukern.baseline.store import KnownCases, ToPrune
     from pytest_gpukern.findings.common_shift import Shift
     from pytest_gpukern.processes.extra_sessions import ExtraSessions
@@ -92,8 +92,7 @@ class Controller:
         self.compared_with = "baseline"
         self._files: tuple[Path, ...] = ()
         self._baselines: WriteReport | None = None
-        self._history: dict[str, RecordedCase] = {}
-        self._recorded_sessions: dict[str, SessionEntry] = {}
+        self._history: dict[str, Record] = {}
         self._shift: Shift | None = None
         self._since_record: list[str] = []
         self._extra: ExtraSessions | None = None
@@ -395,7 +394,6 @@ class Controller:
             rejected=tuple(self._rejected.values()),
             failures=self._failures,
             history=self._history,
-            recorded_sessions=self._recorded_sessions,
             shift=self._shift,
             since_record=self._since_record,
             places=self._places,
@@ -431,11 +429,10 @@ class Controller:
             except FileError as error:
                 self.problems.append(str(error))
                 return
-            past = baseline.past(result.case.id, judged) if judged is not None else ()
-            recorded = baseline.history(result.case.id)
+            recorded = baseline.cases.get(result.case.id)
+            past = recorded.past(judged) if recorded is not None and judged is not None else ()
             if recorded is not None:
-                self._history[result.nodeid] = recorded
-                self._recorded_sessions |= baseline.sessions
+                self._history[result.nodeid] = recorded.for_report()
             if past:
                 compared.append(Compared(result, past))
         self._shift = shift_among(compared)

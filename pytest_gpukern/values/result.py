@@ -198,10 +198,12 @@ class Measurement:
     """Holds the samples of one case in one scope by one timer under one cache policy.
 
     Attributes:
-        measures: what the timer's number contains, in words.
         cache: `cold` (the L2 was flushed before each sample) or `hot`.
-        samples_ns: every sample, in the order taken; none is ever dropped.
         iterations: calls in a sample; a sample is their mean.
+        measures: what the timer's number contains, in words.
+        samples_ns: every sample, in the order taken; none is ever dropped. A record has none.
+        quantiles_ns: 5, 25, 50, 75 and 95 % of the samples, in a record.
+        mean_ns: their mean, likewise.
         stopped: why sampling ended, in words.
         jitter_ns: standard deviation of a session's median from what the timer itself adds.
         fixed_cost_ns: what the timer reads for an empty kernel beyond that kernel's own time, in this
@@ -223,12 +225,14 @@ class Measurement:
 
     scope: str
     timer: str
-    measures: str
     cache: str
-    samples_ns: tuple[Figure, ...]
     iterations: int
     summary: Summary
-    stopped: str
+    measures: str = ""
+    samples_ns: tuple[Figure, ...] = ()
+    quantiles_ns: tuple[float, float, float, float, float] | None = None
+    mean_ns: float | None = None
+    stopped: str = ""
     jitter_ns: Figure = 0.0
     fixed_cost_ns: float | None = None
     busy_ns: float | None = None
@@ -468,18 +472,18 @@ class Result:
             allocations; None where that is not known.
         measurements: one a scope.
         kernels: what a call launches, where a timer saw it.
+        launched: in a record, the place in `kernels` of each launch of a call, in order.
         autotuned: kernel → configuration that an autotuner chose for it, as texts.
         dtype: what the work computes in, as NumPy names it, or None.
         ceilings: the best that the device was seen to do (`Ceilings.to_json`); empty where there is none.
         verdicts: `scope/timer/cache` → how the measurement compares with the record.
         speedup_against: `backend.variant` that speed-ups refer to, or None.
         session: id of the process that measured, the same for all its results.
+        recorded: in a record, when it was recorded, as an ISO 8601 time with its offset.
         canaries: name → median time in nanoseconds of the fixed kernels that every session on a GPU measures.
         corners: where it was checked besides its own point, such as `n=257`; it was not timed there.
         seed: of its inputs, where a run gave one instead of the problem's own.
         observations: what observers saw around the test, such as device memory.
-        duration_s: how long the test took: set-up, checks and timing, but not the sessions that confirm a
-            suspicion. None if it did not come to its end.
         trace: what one execution did, in a run with `--gpukern-trace`, or None.
         inputs: hash of the inputs that it was timed on, in sessions that compare revisions, or None.
         code: architecture → what its kernels are compiled to, in a run with `--gpukern-code`. Verdicts on
@@ -497,6 +501,7 @@ class Result:
     compile_ns: float | None = None
     measurements: tuple[Measurement, ...] = ()
     kernels: tuple[KernelFacts, ...] = ()
+    launched: tuple[Whole, ...] = ()
     autotuned: dict[str, dict[str, str]] = field(default_factory=dict)
     dtype: str | None = None
     ceilings: dict[str, float | None] = field(default_factory=dict)
@@ -505,12 +510,12 @@ class Result:
     notes: tuple[Note, ...] = ()
     findings: tuple[Finding, ...] = ()
     session: str = ""
+    recorded: str = ""
     role: SessionRole = SessionRole.MEASURED
     canaries: dict[str, float | None] = field(default_factory=dict)
     corners: tuple[str, ...] = ()
     seed: int | None = None
     observations: Observations = field(default_factory=dict)
-    duration_s: float | None = None
     trace: Trace | None = None
     inputs: str | None = None
     unchecked: tuple[str, ...] = ()
@@ -531,6 +536,10 @@ class Result:
     def test(self) -> str:
         """Returns pytest's name of the test, without such an addition."""
         return self.nodeid.removesuffix(self.gpu_in_name)
+
+    def time(self, key: str) -> Measurement | None:
+        """Returns its measurement under `scope/timer/cache`, or None."""
+        return next((timed for timed in self.measurements if timed.key == key), None)
 
     @property
     def valid(self) -> bool:

@@ -139,7 +139,9 @@ def content_of(path: Path) -> bytes:
     return content
 
 
-def read(content: bytes, kind: Any, *, refuse: Callable[[Any], None]) -> Any:
+def read(
+    content: bytes, kind: Any, *, refuse: Callable[[Any], None], unfold: Callable[[Any], Any] | None = None
+) -> Any:
     """Returns the content of a file as a value of `kind`, with every field checked.
 
     The model is the schema: msgspec's Structs, dataclasses and what else msgspec decodes. Fields with a
@@ -151,12 +153,15 @@ def read(content: bytes, kind: Any, *, refuse: Callable[[Any], None]) -> Any:
 
     Args:
         refuse: raises an error for what is no such file at all; given the plain value.
+        unfold: returns the plain value with what it holds once put to where it belongs.
 
     Raises:
         ContentError: it is no JSON that `decoded` takes, or does not fit. It names the first such field.
     """
     with uncollected():
         with contextlib.suppress(*_NO_FIT):
+            if unfold is not None:
+                raise ValueError  # read strictly
             value = msgspec.json.decode(content, type=kind)
             if _compact(msgspec.json.encode(value)) == _compact(content):
                 return value
@@ -164,6 +169,7 @@ def read(content: bytes, kind: Any, *, refuse: Callable[[Any], None]) -> Any:
             raise ContentError(f"is damaged, and with {len(content) >> 20} MiB too large to say where")
         plain = decoded(content)
         refuse(plain)
+        plain = plain if unfold is None else unfold(plain)
         try:
             value = msgspec.convert(plain, kind)
         except _NO_FIT as error:

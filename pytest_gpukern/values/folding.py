@@ -1,0 +1,94 @@
+"""Writes results into a file so that what several share is in it once, and puts them together again."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from msgspec import Struct, to_builtins
+
+from pytest_gpukern.values.result import JsonDict, Result, plain
+
+_OF_A_PROCESS = ("fingerprint", "provenance", "canaries", "ceilings", "recorded")
+"""Fields that the results of one process mostly share."""
+_OF_A_SESSION = ("session", "role", "measurements", "first_call_ns", "compile_ns")
+"""Fields in which the sessions of a case mostly differ; it shares the others."""
+
+
+class Processes:
+    """Holds what the results of each process share, by its id, as they are written."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, dict[str, Any]] = {}
+
+    def folded(self, result: Result, shared: Mapping[str, Any] = MappingProxyType({})) -> JsonDict:
+        """Returns the fields of a result that differ from what it shares, and from their defaults."""
+        own = {name: getattr(result, name) for name in _OF_A_PROCESS if name not in shared}
+        process = self._first.setdefault(result.session, own)
+        known = _defaults(Result) | process | dict(shared)
+        return _beyond(known, vars(result))
+
+    def folded_sessions(self, results: Iterable[Result], given: Mapping[str, Any]) -> JsonDict:
+        """Returns the sessions of a case: what they share, and each with what it does not.
+
+        `given` are fields that the reader knows.
+        """
+        sessions = tuple(results)
+        apart = {*_OF_A_PROCESS, *_OF_A_SESSION, *given}
+        shared = {name: of for name, of in vars(sessions[0]).items() if name not in apart}
+        own = [self.folded(session, shared | dict(given)) for session in sessions]
+        return {"shared": _beyond(_defaults(Result), shared), "sessions": own}
+
+    def table(self) -> JsonDict:
+        return {name: _beyond(_defaults(Result), process) for name, process in self._first.items()}
+
+
+def unfolded(result: Any, processes: Any, shared: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """Returns plain JSON of a whole result; what is not as `folded` makes it is left to its schema."""
+    if not isinstance(result, dict) or not isinstance(processes, dict):
+        return result
+    name = result.get("session")
+    process = processes.get(name) if isinstance(name, str) else None
+    return {**(process if isinstance(process, dict) else {}), **shared, **result}
+
+
+def unfolded_sessions(folded: Any, processes: Any, given: Mapping[str, Any]) -> Any:
+    """Returns plain JSON of what holds sessions, as `folded_sessions` makes it, with these whole."""
+    if not isinstance(folded, dict) or not isinstance(folded.get("sessions"), list):
+        return folded
+    shared = folded.get("shared", {})
+    if not isinstance(shared, dict):
+        return folded
+    whole = [unfolded(session, processes, {**shared, **given}) for session in folded["sessions"]]
+    return {**{name: of for name, of in folded.items() if name != "shared"}, "sessions": whole}
+
+
+def _compact(value: Any) -> Any:
+    """Returns a value as plain JSON, without the fields of dataclasses that are as by default."""
+    if isinstance(value, (list, tuple)):
+        return [_compact(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _compact(item) for key, item in value.items()}
+    if isinstance(value, Struct):
+        return plain(to_builtins(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _beyond(_defaults(type(value)), vars(value))
+    return plain(value)
+
+
+def _beyond(known: Mapping[str, Any], fields: Mapping[str, Any]) -> JsonDict:
+    return {name: _compact(of) for name, of in fields.items() if name not in known or of != known[name]}
+
+
+@functools.cache
+def _defaults(kind: Any) -> dict[str, Any]:
+    usual: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):
+        if field.default is not dataclasses.MISSING:
+            usual[field.name] = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            usual[field.name] = field.default_factory()
+    return usual
