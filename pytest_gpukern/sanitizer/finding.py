@@ -51,7 +51,7 @@ class ToolFinding:
         thread: its index in the block, where told; for a hazard, that of the earlier access.
         accesses: both accesses of a hazard, the earlier one first; else empty.
         device: where in the kernels' sources, the faulting place first.
-        record: the record itself.
+        record: the whole record, as XML.
     """
 
     text: str

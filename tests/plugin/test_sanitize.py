@@ -1,11 +1,13 @@
 """Checks `--gpukern-sanitize` in whole runs: real child sessions; a fake GPU and compute-sanitizer."""
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
+from pytest_gpukern.gpu.fingerprint import take_fingerprint
 from pytest_gpukern.values.options import SANITIZERS
 
 from .conftest import FIRST, GPU_PROBLEM, SECOND, refused
@@ -47,6 +49,7 @@ def tool(pytester, monkeypatch):
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     for name in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(pytester.path / "cache"))
     return program
 
 
@@ -124,6 +127,24 @@ def test_a_tool_that_vouches_for_nothing_fails_every_test_and_the_run(
     assert result.ret == 1
     sessions = [session["options"]["--tool"] for session in sessions_of(pytester)]
     assert sessions == [*["memcheck"] * ran, "racecheck"]
+
+
+def test_a_tool_proves_itself_once_and_one_that_failed_to_has_to_do_it_again(sanitized, monkeypatch):
+    def fingerprint(driver):
+        def taken(device, nvml):
+            return dataclasses.replace(take_fingerprint(device, nvml), driver_version=driver)
+
+        monkeypatch.setattr("pytest_gpukern.run.device_session.take_fingerprint", taken)
+
+    fingerprint("580")
+    blind = ["memcheck planted none"]
+    sanitized("memcheck", faults=blind).assert_outcomes(failed=2)
+    sanitized("memcheck").assert_outcomes(passed=2)
+    sanitized("memcheck", faults=blind).assert_outcomes(passed=2)
+    fingerprint("590")
+    result = sanitized("memcheck", faults=blind)
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["gpukern: *memcheck checked nothing: memcheck missed the fault that we *"])
 
 
 def test_a_test_that_ends_its_process_is_named_and_the_others_are_still_checked(sanitized, pytester):
