@@ -34,7 +34,7 @@ COMMANDS = {
     "baseline": ("pytest_gpukern.cli.baseline:declare", "show, prune and merge baseline files"),
     "selftest": (
         "pytest_gpukern.cli.selftest:declare",
-        "find out how small a difference this machine and its timers can show",
+        "test the timers on this machine: they read kernels of known time",
     ),
     "doctor": (
         "pytest_gpukern.cli.doctor:declare",

@@ -19,7 +19,7 @@ from pytest_gpukern.gpu.errors import DeviceError, DeviceLockTimeout, NvmlUnavai
 from pytest_gpukern.gpu.fingerprint import library_versions
 from pytest_gpukern.gpu.lock import DeviceLock
 from pytest_gpukern.gpu.selection import missing_gpu_reason, visible_devices
-from pytest_gpukern.sanitizer.self_check import why_not_believed
+from pytest_gpukern.sanitizer.self_check import missed_fault
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
 from pytest_gpukern.values.backend_table import BACKENDS, library_distributions
 from pytest_gpukern.values.timer_table import auto_timers
@@ -132,7 +132,7 @@ def _sanitizer() -> tuple[str | None, str | None]:
         program = find_tool(os.environ)
     except ToolMissingError as error:
         return None, str(error)
-    return program.version, why_not_believed(program, "memcheck", os.environ)
+    return program.version, missed_fault(program, "memcheck")
 
 
 def _gpus(library: nvml.Nvml) -> tuple[Gpu, ...]:

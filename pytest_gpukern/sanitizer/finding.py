@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_gpukern.gpu.kernel_facts import readable
-from pytest_gpukern.package import FOLDER
 
 Index = tuple[int, int, int]
 """Index of a thread in its block, or of a block in its grid: x, y, z."""
@@ -53,8 +51,7 @@ class ToolFinding:
         thread: its index in the block, where told; for a hazard, that of the earlier access.
         accesses: both accesses of a hazard, the earlier one first; else empty.
         device: where in the kernels' sources, the faulting place first.
-        host: stack of the host when the kernel was launched, innermost first.
-        record: the record, without the frames of the host that name neither function nor file.
+        record: the whole record, as XML.
     """
 
     text: str
@@ -63,7 +60,6 @@ class ToolFinding:
     thread: Index | None = None
     accesses: tuple[Access, ...] = ()
     device: tuple[Place, ...] = ()
-    host: tuple[Place, ...] = ()
     record: str = ""
 
 
@@ -107,15 +103,12 @@ def _of_hazard(finding: ToolFinding, home: Home) -> str:
     if finding.block is not None:
         parts.append(f"block {finding.block}")
     if not any(access.place.is_python for access in finding.accesses):
-        parts.append(_launch_line(finding, home))
+        parts.append(_home_line(home))
     return f"{said}{kernel}: {'; '.join(parts)}"
 
 
 def _name(kernel: str) -> str:
     return readable(kernel).partition("(")[0]
-
-
-_OURS = str(FOLDER)
 
 
 @dataclass(frozen=True)
@@ -136,32 +129,18 @@ class Home:
 def python_line(finding: ToolFinding, home: Home) -> str:
     """Says where to look, the best that is known.
 
-    `on_numba.py:31` is in the kernel itself, by its line information. `launched at …` is the user's innermost
-    frame at the launch. `variant at …` or `test at …` is where that begins. A line of a kernel that is not
-    Python, such as `kernel.cu:7`, comes first.
+    `on_numba.py:31` is in the kernel itself, by its line information. `variant at …` or `test at …` is where
+    that begins. A line of a kernel that is not Python, such as `kernel.cu:7`, comes first.
     """
     kernel = next((place for place in finding.device if place.file and place.line), None)
     if kernel is not None and kernel.is_python:
         return _shown(kernel, home)
-    python = _launch_line(finding, home)
-    return python if kernel is None else f"{_shown(kernel, home)}, {python}"
+    begins = _home_line(home)
+    return begins if kernel is None else f"{_shown(kernel, home)}, {begins}"
 
 
-def _launch_line(finding: ToolFinding, home: Home) -> str:
-    """Says where the kernel was launched from, else where the variant or the test begins."""
-    launch = next((place for place in finding.host if _is_the_users(place)), None)
-    if launch is not None:
-        return f"launched at {_shown(launch, home)}"
+def _home_line(home: Home) -> str:
     return f"{home.what} at {_shown(home.place, home)}"
-
-
-def _is_the_users(place: Place) -> bool:
-    """Returns whether a frame is Python that neither this package nor an installed one brings."""
-    if not place.is_python or place.file is None:
-        return False
-    installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    suites = place.file.startswith(f"{_OURS}/suites/")  # which come with the package
-    return suites or not place.file.startswith((*(f"{folder}/" for folder in installed), f"{_OURS}/"))
 
 
 def _shown(place: Place, home: Home) -> str:

@@ -118,10 +118,6 @@ def findings_in(text: str) -> tuple[ToolFinding, ...]:
 
 
 def _finding(record: ElementTree.Element) -> ToolFinding:
-    for stack in record.iter("hostStack"):
-        for frame in stack.findall("frame"):
-            if _place(frame) == Place():  # only an address in a library
-                stack.remove(frame)
     threads = (record.find(f"what/{name}") for name in ("thread0", "thread1"))
     accesses = [
         Access(_own(thread, "access") or "access", _index(thread, "threadIdx"), _place(thread.find("where")))
@@ -136,7 +132,6 @@ def _finding(record: ElementTree.Element) -> ToolFinding:
         thread=_index(record, "threadIdx"),
         accesses=tuple(accesses),
         device=tuple(dict.fromkeys(device)),
-        host=tuple(_place(frame) for stack in record.iter("hostStack") for frame in stack.iter("frame")),
         record=ElementTree.tostring(record, encoding="unicode").strip(),
     )
 

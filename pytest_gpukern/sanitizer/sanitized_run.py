@@ -113,7 +113,7 @@ class Sanitizer:
             return sessions.run_under(self._program, tool, nodeids, children, environ, progress)
 
         with environment.gpu.exclusive():
-            doubt = why_not_believed(self._program, tool) if items else None
+            doubt = why_not_believed(self._program, tool, environment.gpu.fingerprint) if items else None
         if doubt is not None:
             unchecked = sessions.TestRun(Judgement(reason=doubt))
             self._tests[tool] = dict.fromkeys([*together, *alone], unchecked)

@@ -25,29 +25,15 @@ def run_under(
     environ: Mapping[str, str],
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Judgement, ChildRun]:
-    """Runs tests in one fresh process under the tool; returns its judgement, and what became of each test.
-
-    The host's stacks cost memcheck minutes if cuBLAS is loaded beside PyTorch. So we keep them in a second
-    session only, of a single test with a finding that names no line of Python.
-    """
-
-    def run(*, host_stacks: bool) -> tuple[Judgement, ChildRun]:
-        with TemporaryFolder("sanitizer") as folder:
-            request = ChildRequest(
-                nodeids=tuple(nodeids),
-                environ={**environ, **environment_under(tool, os.environ)},
-                command_prefix=program.command(tool, Path(folder), host_stacks=host_stacks),
-            )
-            ran = children.run(request, progress)
-            return judge_folder(Path(folder), tool, ran.status, ran.problem), ran
-
-    first, ran = run(host_stacks=False)
-    nameless = [finding for finding in first.findings if not any(place.is_python for place in finding.device)]
-    if len(nodeids) == 1 and nameless:
-        again, ran_again = run(host_stacks=True)
-        if again.findings:
-            return again, ran_again
-    return first, ran
+    """Runs tests in one fresh process under the tool; returns its judgement, and what became of each test."""
+    with TemporaryFolder("sanitizer") as folder:
+        request = ChildRequest(
+            nodeids=tuple(nodeids),
+            environ={**environ, **environment_under(tool, os.environ)},
+            command_prefix=program.command(tool, Path(folder)),
+        )
+        ran = children.run(request, progress)
+        return judge_folder(Path(folder), tool, ran.status, ran.problem), ran
 
 
 @dataclass(frozen=True)

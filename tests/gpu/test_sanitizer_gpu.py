@@ -137,8 +137,9 @@ def test_racecheck_tells_both_threads_and_both_lines_of_each_hazard(judged):
 
 
 @pytest.fixture
-def project(pytester, program, plugin_option):
+def project(pytester, program, plugin_option, monkeypatch):
     """A project of a clean test and one with a fault for each tool, run under one of them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(pytester.path / "cache"))  # each tool has to prove itself
     tests = "\n".join(
         f"def test_{kernel}(gpu_benchmark):\n    gpu_benchmark(launch, {kernel})\n"
         for kernel in ("clean", *FAULTY.values())

@@ -26,10 +26,8 @@ from pathlib import Path
 RECORD = """<record><kind>Precise</kind><level>Error</level>
 <who><threadIdx><x>63</x><y>0</y><z>0</z></threadIdx><blockIdx><x>1</x><y>0</y><z>0</z></blockIdx></who>
 <what><text>Invalid __global__ write of size 4 bytes is out of bounds</text></what>
-<where><func>add_flat</func>LINE</where>STACK</record>"""
+<where><func>add_flat</func>LINE</where></record>"""
 LINE = "<path>/project/kernels.py</path><line>17</line>"
-FRAME = "<frame><func>launch</func><path>/project/launching.py</path><line>42</line></frame>"
-STACK = f"<hostStack>{FRAME}</hostStack>"
 FOUND = {"finding", "lined", "quiet"}
 
 
@@ -86,8 +84,7 @@ def write(options, tool, shows, status):
         else:
             log += f"========= ERROR SUMMARY: {count} error{'' if count == 1 else 's'}\n"
     Path(options["--log-file"]).write_text(log)
-    stack = STACK if options["--show-backtrace"] == "yes" else ""
-    record = RECORD.replace("STACK", stack).replace("LINE", LINE if "lined" in shows else "")
+    record = RECORD.replace("LINE", LINE if "lined" in shows else "")
     records = record if shows & FOUND else ""
     text = f'<?xml version="1.0"?>\n<ComputeSanitizerOutput>{records}</ComputeSanitizerOutput>\n'
     Path(options["--save"]).write_text(text)

@@ -1,11 +1,13 @@
 """Checks `--gpukern-sanitize` in whole runs: real child sessions; a fake GPU and compute-sanitizer."""
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
+from pytest_gpukern.gpu.fingerprint import take_fingerprint
 from pytest_gpukern.values.options import SANITIZERS
 
 from .conftest import FIRST, GPU_PROBLEM, SECOND, refused
@@ -47,6 +49,7 @@ def tool(pytester, monkeypatch):
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     for name in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(pytester.path / "cache"))
     return program
 
 
@@ -88,7 +91,7 @@ def test_a_finding_fails_the_test_that_it_belongs_to_whatever_the_exit_status(sa
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
-            f"{INVALID} in add_flat, block (1, 0, 0), thread (63, 0, 0), launched at launching.py:42",
+            f"{INVALID} in add_flat, block (1, 0, 0), thread (63, 0, 0), variant at test_doubling.py:*",
             "*compute-sanitizer memcheck*",
             "<record><kind>Precise</kind>*",
             "gpukern: memcheck: 2 checked (1 clean, 1 with findings) in * s, *",
@@ -96,17 +99,9 @@ def test_a_finding_fails_the_test_that_it_belongs_to_whatever_the_exit_status(sa
             f"FAILED *{SECOND}* - Failed: memcheck: invalid *",
         ]
     )
-    # Both together, then each by itself, and the faulty one once more for its launch; the other tool is done
-    # at once.
-    sessions = [
-        (session["options"]["--tool"], session["options"]["--show-backtrace"])
-        for session in sessions_of(pytester)
-    ]
-    assert sessions == [
-        *[("memcheck", "device")] * 3,
-        ("memcheck", "yes"),
-        ("racecheck", "device"),
-    ]
+    # Both together, then each by itself; the other tool is done at once.
+    sessions = [session["options"]["--tool"] for session in sessions_of(pytester)]
+    assert sessions == [*["memcheck"] * 3, "racecheck"]
 
 
 @pytest.mark.parametrize(
@@ -132,6 +127,24 @@ def test_a_tool_that_vouches_for_nothing_fails_every_test_and_the_run(
     assert result.ret == 1
     sessions = [session["options"]["--tool"] for session in sessions_of(pytester)]
     assert sessions == [*["memcheck"] * ran, "racecheck"]
+
+
+def test_a_tool_proves_itself_once_and_one_that_failed_to_has_to_do_it_again(sanitized, monkeypatch):
+    def fingerprint(driver):
+        def taken(device, nvml):
+            return dataclasses.replace(take_fingerprint(device, nvml), driver_version=driver)
+
+        monkeypatch.setattr("pytest_gpukern.run.device_session.take_fingerprint", taken)
+
+    fingerprint("580")
+    blind = ["memcheck planted none"]
+    sanitized("memcheck", faults=blind).assert_outcomes(failed=2)
+    sanitized("memcheck").assert_outcomes(passed=2)
+    sanitized("memcheck", faults=blind).assert_outcomes(passed=2)
+    fingerprint("590")
+    result = sanitized("memcheck", faults=blind)
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["gpukern: *memcheck checked nothing: memcheck missed the fault that we *"])
 
 
 def test_a_test_that_ends_its_process_is_named_and_the_others_are_still_checked(sanitized, pytester):
@@ -226,10 +239,9 @@ def test_a_run_that_checks_nothing_fails_and_keeps_reasons(sanitized, pytester, 
         result.stdout.fnmatch_lines(["SKIPPED *not today"])
 
 
-def test_the_launch_is_not_asked_for_where_the_kernel_has_its_line(sanitized, pytester):
+def test_a_kernel_with_lines_is_named_with_its_line(sanitized):
     result = sanitized("memcheck", faults=["memcheck second lined"])
     result.stdout.fnmatch_lines([f"{INVALID} in add_flat, *, kernels.py:17"])
-    assert [session["options"]["--show-backtrace"] for session in sessions_of(pytester)] == ["device"] * 3
 
 
 def test_a_session_under_a_tool_has_pools_off_and_knows_its_tool(sanitized, pytester):

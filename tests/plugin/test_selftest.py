@@ -1,83 +1,164 @@
-"""Runs `gpukern selftest` whole on a machine that is not there: its sessions are real processes of pytest."""
+"""Checks `gpukern selftest`: which tests it runs, and that each fails if a timer is wrong."""
 
 from __future__ import annotations
 
-import sys
-from argparse import Namespace
+import os
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.cli import selftest as command
-from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.selftest import kernels
+from pytest_gpukern.cli import validate
+from pytest_gpukern.timers.timer import Batch
+from suites import selftest
 
-TARGETS = 27
+PROJECT = Path(__file__).parents[2]
+BEYOND_NS, GAP_NS, EVENT_COST_NS, REPLAY_NS = 704.0, 40.0, 2_760.0, 25.0
+TAKES_NS = {"copy": 120_000.0, "fma": 200_000.0}
+
+
+def launch(ns):
+    """A launch that takes so long on the device; a spin is `BEYOND_NS` longer than it says."""
+    return SimpleNamespace(ns=ns)
+
+
+class Spinning:
+    def __init__(self):
+        self.own = {}
+
+    def call(self, ns, slot=0):
+        self.own[slot] = ns + 16 * slot
+        return launch(self.own[slot] + BEYOND_NS)
+
+    def own_ns(self, count):
+        return [self.own[slot] for slot in range(count)]
+
+
+class Timer:
+    """Reads what a launch takes and a fixed cost; `factor` and `drift` say how it is wrong."""
+
+    def __init__(self, name, more_ns, stated_ns=None, *, factor=1.0, drift=1.0):
+        self.name, self.more_ns, self.fixed_cost_ns = name, more_ns, stated_ns
+        self.factor, self.drift = factor, drift
+
+    def collect(self, iterations, *, cold):
+        assert not cold
+        self.factor *= self.drift
+        return Batch([self.factor * iteration.run.ns + self.more_ns for iteration in iterations])
+
+    def node_time_ns(self, iteration):
+        return self.factor * iteration.run.ns + GAP_NS
+
+
+def machine(cupti=None, event=None, graph=None):
+    """A machine as good as promised but for what is said of a timer."""
+    timers = {
+        "cupti": Timer("cupti", **{"more_ns": 0.0, **(cupti or {})}),
+        "event": Timer(
+            "event", **{"more_ns": GAP_NS + EVENT_COST_NS, "stated_ns": EVENT_COST_NS, **(event or {})}
+        ),
+    }
+    slower = {"more_ns": GAP_NS + REPLAY_NS, "stated_ns": REPLAY_NS, **(graph or {})}
+    kernels = {name: launch(ns) for name, ns in TAKES_NS.items()}
+    return selftest.Machine(timers, Timer("graph", **slower), Spinning(), kernels)
+
+
+TESTS = {name: test for name, test in vars(selftest).items() if name.startswith("test_")}
+SPINS, NODES, EVENTS, GRAPHS, REPEATS = TESTS
+
+
+def failed(on):
+    """Test → the first line of what it complains of, by kernel where it is about one."""
+    complaints = {}
+    for name, test in TESTS.items():
+        kernels = ({"kernel": kernel} for kernel in TAKES_NS)
+        for about in kernels if name in (GRAPHS, REPEATS) else [{}]:
+            try:
+                test(on, **about)
+            except AssertionError as error:
+                complaints.setdefault(name, []).append(str(error).splitlines()[0])
+    return complaints
+
+
+def test_timers_as_good_as_promised_pass(capsys):
+    assert failed(machine()) == {}
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6 + 2 + 2 + 2 + 2
+    assert "spin 1500 ns − 500 ns: 1000.0 ns known, +0.0 ns read beyond it, 32.0 ns allowed" in lines
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fail"),
+    [
+        ({"cupti": {"factor": 1.02}}, {SPINS, NODES, GRAPHS}),
+        ({"cupti": {"drift": 1.03}}, {SPINS, NODES, GRAPHS, REPEATS}),
+        (
+            {"cupti": {"more_ns": 1_000.0}},
+            set(),
+        ),  # a constant is none of a difference, and little of a kernel
+        ({"event": {"stated_ns": EVENT_COST_NS + 250}}, {EVENTS}),
+        ({"event": {"stated_ns": None}}, {EVENTS}),
+        ({"event": {"factor": 1.02}}, {EVENTS}),
+        ({"graph": {"factor": 1.02}}, {NODES, EVENTS, GRAPHS}),
+        ({"graph": {"more_ns": 3_000.0}}, {GRAPHS}),
+    ],
+)
+def test_a_timer_that_is_wrong_fails_the_tests_that_can_see_it(wrong, fail):
+    assert set(failed(machine(**wrong))) == fail
+
+
+def test_a_failure_names_the_figures():
+    (complaint,) = failed(machine(graph={"more_ns": 3_000.0}))[GRAPHS][:1]
+    assert complaint == "copy: 122975.0 ns known, -2975.0 ns read beyond it, 1229.8 ns allowed"
+    assert failed(machine(event={"stated_ns": None}))[EVENTS] == ["the event timer states no fixed cost"]
+
+
+@pytest.mark.parametrize(
+    ("truth_ns", "off_ns", "passes"),
+    [
+        (1_000.0, 32.0, True),
+        (1_000.0, -32.0, True),
+        (1_000.0, 33.0, False),
+        (20_000.0, 200.0, True),
+        (20_000.0, -201.0, False),
+    ],
+)
+def test_a_reading_may_be_off_by_one_percent_or_a_tick(truth_ns, off_ns, passes):
+    readings = [selftest.Reading("a spin", truth_ns, truth_ns + off_ns)]
+    with nullcontext() if passes else pytest.raises(AssertionError, match=f"a spin: {truth_ns} ns known, "):
+        selftest.hold(readings, tick_ns=32.0)
+    with pytest.raises(AssertionError, match="nothing was read"):
+        selftest.hold([])
 
 
 @pytest.fixture
-def selftest(monkeypatch, pytester, capfd):
-    """Runs the command on the fake machine; returns status, table and what was said beside it."""
-    monkeypatch.syspath_prepend(Path(__file__).parent)
-    import fake_selftest
-
-    monkeypatch.setattr(kernels, "SIZES", fake_selftest.SIZES)
+def run(monkeypatch, tmp_path, capfd):
+    """Runs the command with a self-test of one line, as if there were a GPU; returns status and output."""
+    suites = tmp_path / "suites"
+    suites.mkdir()
+    monkeypatch.setattr(validate, "suites_folder", lambda: suites)
     monkeypatch.setattr(command, "missing_gpu_reason", lambda environ: None)
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p fake_selftest")
-    monkeypatch.setenv("CI", "true")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p fake_gpu")
 
-    def run(*options, **machine):
-        for name, value in ({"LATER_TAKE": "1"} | machine).items():
-            monkeypatch.setenv(name, value)
+    def started(line, *options):
+        suites.joinpath("test_more.py").write_text("def test_of_a_suite():\n    assert False\n")
+        suites.joinpath("selftest.py").write_text(f"def test_it(gpu_device):\n    {line}\n")
         status = cli.main(["selftest", *options])
-        return status, *capfd.readouterr()
+        return status, capfd.readouterr().out
 
-    return run
-
-
-def missed(table):
-    return [" ".join(line.split()) for line in table.splitlines() if "FAIL" in line]
+    return started
 
 
-def test_a_machine_as_good_as_promised_passes_and_its_file_is_that_of_a_run(selftest):
-    status, table, beside = selftest("--sessions=2", "-o", "kept.json")
-    assert status == 0, table + beside
-    assert table.endswith(f"{TARGETS} of {TARGETS} targets reached\n")
-    assert "15 passed" in beside
-    run = read_run(Path("kept.json"))
-    assert len(run.results) == 15
-    assert all(len(run.sessions_of(each)) == 1 for each in run.results)
-    assert len({each.session for each in (run.results[0], *run.sessions_of(run.results[0]))}) == 2
-    assert not list(Path().glob("*baselines*"))
-
-
-def test_a_wrong_timer_sessions_that_differ_and_a_kernel_that_breaks_miss_their_targets(selftest):
-    status, table, _ = selftest("--sessions=2", CUPTI_READS="1.02", LATER_TAKE="1.03", BREAKS="200")
-    assert status == 1
-    own, apart, broken = missed(table)[:5], missed(table)[5:-3], missed(table)[-3:]
-    assert ["own time cupti" in line for line in own] == [True] * 5, "all but 20 ns of 1 µs"
-    differing = ["exp 10 M f32", "add 32 M f64", "sgemm 2048"]  # of exp 64 K, 39 ns are less than two ticks
-    assert [line.partition(", ")[0] for line in apart] == [
-        name for name in differing for _ in ("cold", "hot")
-    ]
-    assert [line.partition("]")[0] for line in broken] == [
-        f"FAIL: test_kernel[exp 100 M f32, {way}" for way in ("cold", "hot", "graph")
-    ]
-    assert " ".join(table.split()).count("RuntimeError: no such kernel") == 3
-
-
-def test_a_pytest_that_cannot_run_is_refused(selftest, monkeypatch):
-    monkeypatch.setattr(command, "pytest_command", lambda *_: [sys.executable, "-c", "raise SystemExit(4)"])
-    status, table, beside = selftest()
-    assert (status, table) == (1, "")
-    assert "pytest ended with status 4 and wrote no results; see above" in beside
-
-
-def test_the_device_is_passed_on():
-    known = Namespace(device="7", sessions=3)
-    arguments = command.pytest_command(Path("run.json"), known)
-    assert {"--gpukern-device=7", "--gpukern-sessions=3", "--gpu-benchmark"} <= set(arguments)
+def test_it_runs_the_self_test_alone_shows_what_that_printed_and_ends_with_pytests_status(run):
+    status, out = run("print('32 ns', 'allowed')")
+    assert (status, "32 ns allowed" in out, "1 passed" in out) == (0, True, True)
+    status, out = run("assert False, 'off by 33 ns'", "-q")
+    assert (status, "off by 33 ns" in out) == (1, True)
+    assert run("pass", "-k", "nothing")[0] == 5
+    assert run("pass", "--gpukern-simulator=always")[0] == 0, "the simulator stays off"
 
 
 def test_without_a_gpu_it_says_why(monkeypatch, capsys):
@@ -87,16 +168,13 @@ def test_without_a_gpu_it_says_why(monkeypatch, capsys):
     assert capsys.readouterr() == ("", told)
 
 
-@pytest.mark.parametrize(
-    ("option", "told"),
-    [
-        ("--sessions=1", "'1' is not a number of sessions: give at least 2"),
-        ("--sessions=many", "not a number of sessions"),
-        ("--output=it.html", "'it.html' is no .json; gpukern report makes other forms of one"),
-    ],
-)
-def test_impossible_options_are_refused(option, told, capsys):
-    with pytest.raises(SystemExit) as end:
-        cli.main(["selftest", option])
-    assert end.value.code == 2
-    assert told in capsys.readouterr().err
+def test_the_suites_do_without_it_and_without_a_gpu_each_of_its_tests_says_why_it_is_skipped(pytester):
+    options = ("-p", "no:cacheprovider", f"--rootdir={PROJECT}", "-c", os.devnull)
+    collected = pytester.runpytest_subprocess(PROJECT / "suites", "--collect-only", "-q", *options)
+    assert "test_vector_exp" in collected.stdout.str()
+    assert "selftest" not in collected.stdout.str()
+    for option, reason in (("never", "no GPU: *"), ("always", "no GPU: the simulator has no time")):
+        simulator = f"--gpukern-simulator={option}"
+        result = pytester.runpytest_subprocess(PROJECT / "suites/selftest.py", "-rs", simulator, *options)
+        result.assert_outcomes(skipped=7)
+        result.stdout.fnmatch_lines([f"SKIPPED * {reason}"])

@@ -26,8 +26,8 @@ GPU_LIBRARIES = {
     "cupti",
     "pynvml",
 }
-MAY_IMPORT_THEM = {"backends", "timers", "gpu", "code", "selftest", "sanitizer"}
-"""The last two for kernels of their own."""
+MAY_IMPORT_THEM = {"backends", "timers", "gpu", "code", "sanitizer"}
+"""The last one for kernels of its own."""
 HEAVY = {*GPU_LIBRARIES, "numpy", "pytest_benchmark", "xdist", "threadpoolctl", "yaml", "hypothesis"}
 
 

@@ -217,7 +217,7 @@ def examined(monkeypatch):
         monkeypatch.setattr(machine.nvml, "open_nvml", open_nvml)
         monkeypatch.setattr(machine, "missing_gpu_reason", lambda environ: None if nvml else "no GPU")
         monkeypatch.setattr(machine, "_probe", lambda name, how: asked.append(name))
-        monkeypatch.setattr(machine, "why_not_believed", lambda *_: "it finds nothing")
+        monkeypatch.setattr(machine, "missed_fault", lambda *_: "it finds nothing")
         return machine.examine(), asked
 
     return run

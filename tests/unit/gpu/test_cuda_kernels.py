@@ -24,7 +24,8 @@ INSTRUCTIONS = {
 def test_every_kernel_compiles(architecture):
     if architecture not in KNOWN:
         pytest.skip(f"this NVRTC does not know sm_{architecture}")
-    sources = [copy_source(), *map(cuda_source, ("clock_probe.cu", "launch.cu", "timing.cu", "hash.cu"))]
+    files = ("clock_probe.cu", "launch.cu", "timing.cu", "hash.cu", "selftest_spin.cu")
+    sources = [copy_source(), *map(cuda_source, files)]
     sources += [fma_source(c_type) for c_type in INSTRUCTIONS if c_type != "float2x" or architecture >= 100]
     for source in sources:
         assert compiled(source, f"sm_{architecture}").startswith(b"\x7fELF")

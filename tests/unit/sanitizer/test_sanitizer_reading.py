@@ -1,7 +1,5 @@
 """Checks how we read what compute-sanitizer wrote, and how we judge a session under it."""
 
-import sysconfig
-
 import pytest
 from recorded_sanitizer import MADE_UP_ADMISSION, TOOLS, log, recorded, records, xml
 
@@ -13,16 +11,11 @@ OUT_OF_BOUNDS = records("memcheck")[0]
 HOME = Home("test", Place(None, "/project/test_it.py", 7), "/project")
 
 
-def test_a_record_is_read_with_its_stacks_but_for_frames_that_are_an_address_in_a_library():
+def test_a_record_is_read_with_the_frames_of_the_device():
     found = findings_in(recorded("memcheck.xml"))[0]
     assert found.accesses == ()
     assert found.device == (Place(found.kernel, "/project/kernels.py", 18),)
-    assert [place.line for place in found.host] == [None, 527, 44, 6]
-    assert found.host[3] == Place("<module>", "/project/script.py", 6)
-    assert found.record.startswith("<record>")
-    assert (OUT_OF_BOUNDS.count("<frame>"), found.record.count("<frame>")) == (6, 4)
-    assert "cydriver" not in found.record
-    assert "_PyEval_EvalFrameDefault" in found.record
+    assert found.record == OUT_OF_BOUNDS.strip()
 
 
 IN_WORDS = {
@@ -42,18 +35,17 @@ def test_a_finding_in_words_names_kernel_block_thread_and_line(tool):
     assert in_words(findings_in(recorded(f"{tool}.xml"))[0], HOME) == IN_WORDS[tool]
 
 
-def test_a_hazard_in_code_that_is_no_python_says_where_it_was_launched():
+def test_a_hazard_in_code_that_is_no_python_says_where_the_test_begins():
     text = records("racecheck")[0].replace(
         "<path>/project/kernels.py</path>\n          <line>", "<path>/tmp/k.cu</path><line>"
     )
-    text = text.replace("/venv/lib/python3.12/site-packages", sysconfig.get_path("purelib"))
     (found,) = findings_in(xml(text))
     assert in_words(found, HOME).endswith(
-        "; read by thread (32, 0, 0), k.cu:25; block (0, 0, 0); launched at kernels.py:44"
+        "; read by thread (32, 0, 0), k.cu:25; block (0, 0, 0); test at test_it.py:7"
     )
 
 
-def test_a_hazard_without_lines_names_both_threads_and_the_launch():
+def test_a_hazard_without_lines_names_both_threads_and_the_test():
     (found,) = findings_in(
         xml(records("racecheck")[0].replace("<line>", "<other>").replace("</line>", "</other>"))
     )
