@@ -29,7 +29,7 @@ class Processes:
         own = {name: getattr(result, name) for name in _OF_A_PROCESS if name not in shared}
         process = self._first.setdefault(result.session, own)
         known = _defaults(Result) | process | dict(shared)
-        return _beyond(known, vars(result))
+        return _beyond(known, _fields(result))
 
     def folded_sessions(self, results: Iterable[Result], given: Mapping[str, Any]) -> JsonDict:
         """Returns the sessions of a case: what they share, and each with what it does not.
@@ -38,7 +38,7 @@ class Processes:
         """
         sessions = tuple(results)
         apart = {*_OF_A_PROCESS, *_OF_A_SESSION, *given}
-        shared = {name: of for name, of in vars(sessions[0]).items() if name not in apart}
+        shared = {name: of for name, of in _fields(sessions[0]).items() if name not in apart}
         own = [self.folded(session, shared | dict(given)) for session in sessions]
         return {"shared": _beyond(_defaults(Result), shared), "sessions": own}
 
@@ -75,8 +75,13 @@ def _compact(value: Any) -> Any:
     if isinstance(value, Struct):
         return plain(to_builtins(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _beyond(_defaults(type(value)), vars(value))
+        return _beyond(_defaults(type(value)), _fields(value))
     return plain(value)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """Returns the fields in their order; msgspec sets them in that of the file."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 def _beyond(known: Mapping[str, Any], fields: Mapping[str, Any]) -> JsonDict:

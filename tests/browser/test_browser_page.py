@@ -13,7 +13,6 @@ import made_up_runs as made_up
 import made_up_times
 import pytest
 
-from pytest_gpukern.baseline.record import RecordedCase
 from pytest_gpukern.report.conclusion import cards, headline
 from pytest_gpukern.report.run import RunResults, Skip
 
@@ -143,7 +142,7 @@ def test_a_series_without_a_step_says_what_this_run_changed(show):
     timed = made_up_results.measured(1e3)
     case = made_up_results.result("cupy.exp", timed, verdicts=[made_up_results.verdict("SLOWER", 1.1)])
     days = [made_up_times.recorded(900 + n, recorded=f"2026-11-0{n}", session=f"s{n}") for n in range(1, 9)]
-    page = show(RunResults([case], history={case.nodeid: RecordedCase((), {timed.key: tuple(days)})}))
+    page = show(RunResults([case], history={case.nodeid: made_up_times.record_of({timed.key: days})}))
     series = page.locator(".trends output").inner_text()
     assert re.fullmatch("no step, 2026-11-01 to .*; this run: SLOWER .10.0 %, too new to be a step", series)
 

@@ -343,7 +343,7 @@ def _centres(samples: Any) -> list[list[tuple[float, float, float]]]:
 def _measurement(centre: tuple[float, float, float], factor: float) -> Measurement:
     median, low, high = (factor * time for time in centre)
     summary = Summary(median, low, high, _SAMPLES)
-    return Measurement("kernel", "cupti", "", "cold", (), 1, summary, "")
+    return Measurement("kernel", "cupti", "cold", 1, summary)
 
 
 # what other tools would say about the same samples: one session of each side, cases × samples

@@ -276,7 +276,7 @@ class FakeEnvironment:
     def baseline(self, case, model_key):
         return self
 
-    def newer_epoch(self, case_id, key):
+    def newer_epoch(self, key):
         return self.newer_epochs.get(key)
 
     def unusable(self, name):
@@ -302,7 +302,10 @@ class FakeEnvironment:
         similar = [each for other, each in self.sessions.items() if other.partition("/")[0] == scope]
         return self.sessions.get(key, sum(similar, ()))
 
-    def anchor_times(self, case_id, key):
+    def of(self, case_id):
+        return self
+
+    def anchor(self, key):
         return self.first_sessions
 
     def shared_spread(self, model_key):

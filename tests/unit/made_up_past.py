@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import made_up_results as made_up
 from made_up_times import recorded
-from msgspec import structs
 
-from pytest_gpukern.gate.comparability import OutputAccuracy
 from pytest_gpukern.values.fingerprint import Fingerprint
-from pytest_gpukern.values.result import KernelFacts
+from pytest_gpukern.values.result import KernelFacts, OutputError
 
 KEY = "kernel/cupti/cold"
 UUID = "GPU-11111111"
@@ -46,13 +46,13 @@ def session(
         "memory_mhz": memory_mhz,
         "fingerprint": fingerprint,
         "kernels": kernels or (kernel(),),
-        "outputs": {"y": structs.replace(accuracy(), bits=bits)},
+        "outputs": {"y": dataclasses.replace(accuracy(), bits=bits)},
     }
     return recorded(ns, 0.002, key, **{**known, **changes})
 
 
 def accuracy(ulp=0.5, rel=6e-8, absolute=1e-7):
-    return OutputAccuracy(absolute, rel, ulp)
+    return OutputError(1000, 0, absolute, rel, ulp)
 
 
 def past(*sessions):

@@ -28,7 +28,7 @@ def case_of(folder, variant="numba", name="vector_exp", version=1, n=1000, ran=N
 def measurement_of(median_ns=50_000.0, scope="kernel", timer="event", cache="cold", invalid=None):
     samples = tuple(median_ns * (1 + 0.001 * i) for i in range(-5, 6))
     summary = Summary(median_ns, median_ns * 0.999, median_ns * 1.001, len(samples))
-    return Measurement(scope, timer, "", cache, samples, 1, summary, "", invalid=invalid)
+    return Measurement(scope, timer, cache, 1, summary, samples_ns=samples, invalid=invalid)
 
 
 def result_of(case, *medians_ns, measurements=None, **changes):

@@ -7,9 +7,9 @@ import random
 from datetime import UTC, datetime, timedelta
 
 import made_up_results as made_up
+from made_up_times import record_of
 from msgspec import structs
 
-from pytest_gpukern.baseline.record import RecordedCase, RecordedEpoch
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.report.run import Advice, Failure, RunResults, Skip
@@ -223,18 +223,18 @@ def _measured(draw, median_ns, scope, timer, count, traffic, flops) -> Measureme
     return Measurement(
         scope,
         timer,
-        "GPU time of its kernels",
         "cold",
-        tuple(samples),
         1,
         Summary(median_ns, median_ns * (1 - half), median_ns * (1 + half), count),
-        f"{count} samples",
+        "GPU time of its kernels",
+        tuple(samples),
+        stopped=f"{count} samples",
         traffic_bytes=traffic,
         flops=flops,
     )
 
 
-def _history(draw, key, ns) -> RecordedCase:
+def _history(draw, key, ns):
     """Two epochs of three sessions each, the newer on both cards."""
     times = []
     for number in range(6):
@@ -254,9 +254,7 @@ def _history(draw, key, ns) -> RecordedCase:
             )
         )
     opened = [(CREATED - timedelta(days=days)).isoformat() for days in (60, 30)]
-    return RecordedCase(
-        (RecordedEpoch(opened[0], None), RecordedEpoch(opened[1], "a faster tile")), {key: tuple(times)}
-    )
+    return record_of({key: times}, [(opened[0], None), (opened[1], "a faster tile")])
 
 
 def write_run_file(path, run):

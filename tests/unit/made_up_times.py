@@ -7,8 +7,11 @@ import math
 import made_up_results as made_up
 from msgspec import structs
 
+from pytest_gpukern.baseline.record import Epoch, Record
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gate.spread import SharedSpread
+from pytest_gpukern.values.fingerprint import Fingerprint
+from pytest_gpukern.values.result import Measurement, Result, Summary
 
 HERE = Conditions(1, {"n": 1000}, "nvidia-h200")
 BASE_NS = 50_000.0
@@ -25,6 +28,40 @@ def measured(median_ns=BASE_NS, half=0.0, key="kernel/event/cold", **changes):
 def recorded(median_ns=BASE_NS, half=0.0, key="kernel/event/cold", conditions=HERE, **changes):
     ends = median_ns * (1 - half), median_ns * (1 + half)
     return SessionTime(100, median_ns, *ends, key=key, conditions=conditions, **changes)
+
+
+def record_of(times, epochs=(("2026-11-01T00:00:00Z", None),), device_model="nvidia-h200"):
+    """A record that holds these times, by their keys, in epochs that were opened then, and why."""
+    case, opened = made_up.result().case, []
+    for place, (moment, reason) in enumerate(epochs):
+        sessions = {}
+        for key, of_key in times.items():
+            for number, time in enumerate(of_key):
+                if time.epoch == place:
+                    sessions.setdefault(time.session or f"{number}", []).append((key, time))
+        results = tuple(_session(case, name, of, device_model) for name, of in sessions.items())
+        opened.append(Epoch(moment, results, reason))
+    return Record(case.id, tuple(opened), device_model)
+
+
+def _session(case, name, timed, device_model):
+    _, time = timed[0]
+    on_card = Fingerprint(device_uuid=time.device, device_model_key=device_model)
+    measurements = tuple(
+        Measurement(*key.split("/"), 1, Summary(of.median_ns, of.low_ns, of.high_ns, of.n))
+        for key, of in timed
+    )
+    return Result(
+        case,
+        case.id,
+        on_card if time.device else Fingerprint(),
+        simulated=False,
+        measurements=measurements,
+        session=name,
+        recorded=time.recorded,
+        canaries=dict(time.canaries),
+        provenance=time.provenance,
+    )
 
 
 def new(*percents, **changes):

@@ -1,4 +1,4 @@
-"""Checks what a baseline knows of a case: epochs, their sessions, and what a file stores for several."""
+"""Checks what is recorded of a case: epochs, their sessions, and what a file stores for several."""
 
 from __future__ import annotations
 
@@ -12,18 +12,11 @@ from made_up_past import facts
 from made_up_results import COPY_IN, measured, result
 from msgspec import structs
 
-from pytest_gpukern.baseline.record import (
-    Baseline,
-    Epoch,
-    Record,
-    RecordedLaunches,
-    RecordedSession,
-    SessionEntry,
-    as_recorded,
-)
-from pytest_gpukern.gate.comparability import Conditions, OutputAccuracy, SessionTime
+from pytest_gpukern.baseline.codec import parse, render
+from pytest_gpukern.baseline.record import Baseline, Epoch, Record, as_recorded, launches_of, trimmed
+from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.values.fingerprint import Fingerprint
-from pytest_gpukern.values.result import DeviceWork, KernelFacts
+from pytest_gpukern.values.result import DeviceWork, KernelFacts, OutputError, Summary
 
 NVIDIA = Fingerprint(driver_version="580", device_uuid="GPU-1", device_model_key="nvidia-h200")
 KEYS = CUPTI, EVENT, COPY = "kernel/cupti/cold", "kernel/event/cold", "transfer/host/hot"
@@ -34,23 +27,20 @@ def moment(number):
     return f"{BEGAN + timedelta(minutes=number):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def session(number, keys=(CUPTI,), **changes):
+def session(number, keys=(CUPTI,), version=1, **changes):
     """Session `number`, which measured these keys; its times are that many nanoseconds above 100."""
-    time = SessionTime(10, 100.0 + number, 99.0, 500.0)
-    return RecordedSession(f"s{number}", dict.fromkeys(keys, time), **changes)
+    summary = Summary(100.0 + number, 99.0, 500.0, 10)
+    times = [dataclasses.replace(measured(1.0, *key.split("/")), summary=summary) for key in sorted(keys)]
+    made = result("cupy.a", *times, canaries={"copy": 100.0, "launch": None}, session=f"s{number}")
+    case = dataclasses.replace(made.case, id="a", problem_version=version)
+    made = dataclasses.replace(made, case=case, fingerprint=NVIDIA, errors={}, **changes)
+    return trimmed(made, recorded=moment(number))
 
 
-def entries(count):
-    return {f"s{n}": SessionEntry(moment(n), "f1", {"copy": 100.0, "launch": None}) for n in range(count)}
-
-
-def baseline(*epochs, **shared):
-    """A baseline whose case "a" has epochs of these sessions, each opened when its first session ended."""
-    made = tuple(
-        Epoch(moment(int(sessions[0].session[1:])), number, {"n": number}, tuple(sessions), **shared)
-        for number, sessions in enumerate(epochs, 1)
-    )
-    return Baseline("saxpy", "nvidia-h200", {"f1": NVIDIA}, entries(99), {"a": Record({"n": 1}, made)})
+def recorded(*epochs):
+    """A record with epochs of these sessions, each opened when its first session ended."""
+    made = tuple(Epoch(sessions[0].recorded, tuple(sessions)) for sessions in epochs)
+    return Record("a", made, "nvidia-h200")
 
 
 def numbers(times):
@@ -66,53 +56,73 @@ def test_a_time_is_judged_by_the_newest_epoch_that_holds_it_and_anchored_by_the_
     for epoch in history:
         numbered.append([(count + place, keys) for place, keys in enumerate(epoch)])
         count += len(epoch)
-    made = baseline(*[[session(n, keys) for n, keys in epoch] for epoch in numbered])
-    recorded = made.history("a")
-    assert [epoch.opened for epoch in recorded.epochs] == [moment(epoch[0][0]) for epoch in numbered]
+    made = recorded(*[[session(n, keys, v) for n, keys in epoch] for v, epoch in enumerate(numbered, 1)])
     current = {}
     for key in KEYS:
         holding = [[n for n, keys in epoch if key in keys] for epoch in numbered]
         held = [place for place, those in enumerate(holding) if those]
         if not held:
-            assert (made.past("a", key), made.newer_epoch("a", key)) == ((), None)
-            assert (made.anchor_times("a", key), key in recorded.times) == ((), False)
+            assert (made.past(key), made.newer_epoch(key), made.anchor(key)) == ((), None, ())
+            assert (made.times(key), made.newest(key)) == ((), None)
             continue
         newest, oldest = held[-1], held[0]
         current[key] = holding[newest]
-        times = made.session_times("a", key)
+        times = made.comparable(key)
         assert {(time.key, time.epoch) for time in times} == {(key, newest)}
         assert [time.opening for time in times] == [place < 5 for place in range(len(times))]
-        assert times[0].conditions == Conditions(newest + 1, {"n": newest + 1}, "nvidia-h200")
-        assert made.past("a", key) == times
-        assert numbers(made.anchor_times("a", key)) == ([] if oldest == newest else holding[oldest])
-        later = None if newest == len(holding) - 1 else moment(numbered[-1][0][0])
-        assert made.newer_epoch("a", key) == later
-        assert numbers(recorded.times[key]) == [n for those in holding for n in those]
-        assert {time.epoch for time in recorded.times[key]} == set(held)
+        assert times[0].conditions == Conditions(
+            newest + 1, made.sessions[0].case.measured_point, "nvidia-h200"
+        )
+        assert made.past(key) == times
+        assert numbers(made.anchor(key)) == ([] if oldest == newest else holding[oldest])
+        assert made.newer_epoch(key) == (None if newest == len(holding) - 1 else moment(numbered[-1][0][0]))
+        assert numbers(made.times(key)) == [n for those in holding for n in those]
+        assert {time.epoch for time in made.times(key)} == set(held)
+        assert made.newest(key).session == f"s{current[key][-1]}"
     of_scope = [n for key in (CUPTI, EVENT) for n in current.get(key, ())]
     for key in KEYS:
         nearest = current.get(key) or (of_scope if key != COPY else [])
-        assert numbers(made.session_times("a", key)) == nearest
-    assert [numbers(times) for times in made.all_times()] == [current[key] for key in KEYS if key in current]
-    assert [each.session for each in made.past("a")] == [f"s{n}" for n, _ in numbered[-1]]
+        assert numbers(made.comparable(key)) == nearest
+    baseline = Baseline("saxpy", "nvidia-h200", {"a": made})
+    assert [numbers(times) for times in baseline.all_times()] == [
+        current[key] for key in KEYS if key in current
+    ]
+    assert [each.session for each in made.past()] == [f"s{n}" for n, _ in numbered[-1]]
+    assert parse(render(baseline), None) == baseline
+    shown = made.for_report()
+    assert [shown.times(key) == made.times(key) for key in KEYS] == [not made.times(key) for key in KEYS]
+    for key in KEYS:
+        for ours, theirs in zip(shown.times(key), made.times(key), strict=True):
+            known = (
+                "n",
+                "median_ns",
+                "low_ns",
+                "high_ns",
+                "device",
+                "session",
+                "recorded",
+                "epoch",
+                "canaries",
+            )
+            assert [getattr(ours, name) for name in known] == [getattr(theirs, name) for name in known]
 
 
 def test_of_a_case_that_is_not_recorded_nothing_is_known():
-    made = baseline([session(0)])
-    assert made.history("b") is made.newer_epoch("b", CUPTI) is None
-    assert made.past("b") == made.session_times("b", CUPTI) == made.anchor_times("b", CUPTI) == ()
+    made = Baseline("saxpy", "nvidia-h200", {"a": recorded([session(0)])}).of("b")
+    assert made.newer_epoch(CUPTI) is made.newest(CUPTI) is None
+    assert made.past() == made.comparable(CUPTI) == made.anchor(CUPTI) == ()
 
 
 @given(st.lists(sets_of_keys, min_size=1, max_size=12))
 def test_a_record_keeps_the_newest_three_epochs_and_the_first_and_last_of_each_key(history):
-    epochs = [Epoch(moment(n), n, {}, (session(n, keys),)) for n, keys in enumerate(history)]
-    record = Record({}, (epochs[0],))
+    epochs = [Epoch(moment(n), (session(n, keys, n),)) for n, keys in enumerate(history)]
+    record = Record("a", (epochs[0],))
     for epoch in epochs[1:]:
         record = record.opening(epoch)
     holders = [[n for n, keys in enumerate(history) if key in keys] for key in KEYS]
     kept = {n for those in holders if those for n in (those[0], those[-1])}
     kept |= set(range(len(epochs))[-3:])
-    assert [epoch.problem_version for epoch in record.epochs] == sorted(kept)
+    assert [epoch.sessions[0].case.problem_version for epoch in record.epochs] == sorted(kept)
 
 
 @given(st.integers(1, 25), st.integers(0, 25))
@@ -123,35 +133,42 @@ def test_of_each_key_an_epoch_keeps_the_sessions_that_opened_it_and_the_newest(o
     """At most ten of the former, twenty in all; if fewer than three opened it, the first five count so."""
     count = opened + appended
     whole = [session(n, (CUPTI, COPY) if n % 2 else (CUPTI,)) for n in range(count)]
-    made = Epoch(moment(opened - 1), 1, {}, ()).adding(whole[:opened], entries(count))
+    made = Epoch(moment(opened - 1), ()).adding(whole[:opened])
     for each in whole[opened:]:
-        made = made.adding([each], entries(count))
+        made = made.adding([each])
     for key, those in ((CUPTI, range(count)), (COPY, range(1, count, 2))):
         opening = sum(n < opened for n in those)
         first = min(opening if opening >= 3 else 5, 10)
         kept = [*those] if len(those) <= 20 else [*those[:first], *those[first - 20 :]]
-        assert numbers(each.times[key] for each in made.holding(key)) == kept
-        assert made.first(key, entries(count)) == first
-    assert all(each.times for each in made.sessions)
+        assert [int(each.session[1:]) for each in made.holding(key)] == kept
+        assert made.first(key) == first
+    assert all(each.measurements for each in made.sessions)
 
 
-def test_what_the_file_holds_elsewhere_is_put_to_each_session_and_time():
+def test_what_a_file_holds_once_is_put_to_each_session_and_time():
     kernel = KernelFacts("saxpy", 32, 64, 0, "beef", grid=(63, 1, 1), block=(256, 1, 1))
-    shared = {"correctness": {"y": OutputAccuracy(0, 0, 0)}, "launches": RecordedLaunches((kernel,))}
-    own = {"correctness": {"y": OutputAccuracy(0, 0, 0, bits="splitmix64:1")}, "launches": RecordedLaunches()}
-    made = baseline([session(0), session(1, **own)], **shared)
-    first, second = made.past("a", CUPTI)
+    errors = {"y": OutputError(10, 0, 0.0, 0.0, 0.0)}
+    other = {"y": dataclasses.replace(errors["y"], bits="splitmix64:1")}
+    sessions = [
+        dataclasses.replace(session(0), errors=errors, kernels=(kernel,)),
+        dataclasses.replace(session(1), errors=other),
+        dataclasses.replace(session(2), fingerprint=Fingerprint(), canaries={}),
+    ]
+    content = render(Baseline("saxpy", "nvidia-h200", {"a": recorded(sessions)}))
+    assert (content.count(b'"saxpy", "registers"'), content.count(b'"driver_version"')) == (1, 1)
+    first, second, third = parse(content, None).of("a").past(CUPTI)
     assert (first.outputs["y"].bits, second.outputs["y"].bits) == (None, "splitmix64:1")
     assert (first.kernels, second.kernels) == ((kernel,), ())
     assert first.choice.launches == (("saxpy", (63, 1, 1), (256, 1, 1), 32),)
     assert (first.canaries, first.fingerprint) == ({"copy": 100.0, "launch": None}, NVIDIA)
     assert (first.device, first.session, first.recorded) == ("GPU-1", "s0", moment(0))
+    assert (third.canaries, third.fingerprint, third.device) == ({}, Fingerprint(), None)
 
 
 @pytest.mark.parametrize(("model", "device"), [("nvidia-h200", "GPU-1"), ("amd-epyc", None)])
 def test_a_time_of_the_host_has_no_device_though_the_machine_has_one(model, device):
-    made = structs.replace(baseline([session(0)]), device_model=model)
-    assert made.session_times("a", CUPTI)[0].device == device
+    made = structs.replace(recorded([session(0)]), device_model=model)
+    assert made.comparable(CUPTI)[0].device == device
 
 
 def test_a_kernel_just_seen_is_compared_as_a_record_would_have_it():
@@ -177,12 +194,11 @@ def test_the_launches_of_a_call_are_recorded_in_their_order(grids, data):
     seen = tuple(each.kernel for each in work if each.kernel)
     timed = measured(timer="cupti", work=work, order=order)
     others = (measured(timer="event"), measured(scope="end_to_end", work=work[:1], order=(0,)))
-    launches = RecordedLaunches.of(result("cupy.a", *others, timed, kernels=seen))
-    assert [kernel.grid[0] for kernel in launches.kernels] == list(dict.fromkeys(filter(None, grids)))
-    assert [launches.kernels[place].grid[0] for place in launches.order] == [
+    kernels, launched_order = launches_of(result("cupy.a", *others, timed, kernels=seen))
+    assert [kernel.grid[0] for kernel in kernels] == list(dict.fromkeys(filter(None, grids)))
+    assert [kernels[place].grid[0] for place in launched_order] == [
         grids[place] for place in order if grids[place] is not None
     ]
-    of_another = RecordedLaunches.of(result("cupy.a", timed, kernels=(*seen, facts())))
-    assert of_another.order == ()
+    assert launches_of(result("cupy.a", timed, kernels=(*seen, facts())))[1] == ()
     untimed = dataclasses.replace(timed, order=())
-    assert RecordedLaunches.of(result("cupy.a", untimed, kernels=seen)) == RecordedLaunches(launches.kernels)
+    assert launches_of(result("cupy.a", untimed, kernels=seen)) == (kernels, ())

@@ -14,8 +14,8 @@ from pathlib import Path
 import made_up_results as made_up
 import numpy as np
 import pytest
+from made_up_times import record_of
 
-from pytest_gpukern.baseline.record import RecordedCase
 from pytest_gpukern.findings.cards import (
     COPIES,
     FRESH_ROUNDS,
@@ -400,7 +400,6 @@ def test_times_since_the_record_are_by_the_cards_own_sessions_of_the_newest_epoc
     kernel = made_up.measured(110.0)
     others = [
         made_up.measured(500.0, scope="transfer"),
-        made_up.measured(500.0, beside=True),
         made_up.measured(0.0),
     ]
     results = [result(n, kernel) for n in range(5)]
@@ -408,6 +407,6 @@ def test_times_since_the_record_are_by_the_cards_own_sessions_of_the_newest_epoc
     for newest in ((100.0,), (80.0, 125.0)):
         own = [recorded(0, "A", 50.0), *(recorded(1, "A", ns) for ns in newest), recorded(1, "B", 500.0)]
         times = {kernel.key: tuple(own), others[0].key: tuple(own)}
-        history = {each.nodeid: RecordedCase((), times) for each in results}
+        history = {each.nodeid: record_of(times, [("2026-11-01T00:00:00Z", None)] * 2) for each in results}
         assert since_own_record(results + ignored, history) == pytest.approx({"A": math.log(1.1)})
         assert since_own_record(results[:4], history) == {}

@@ -19,7 +19,6 @@ from pytest_gpukern.findings.regressions import (
     resource_changes,
     slow_calls,
 )
-from pytest_gpukern.gate.comparability import OutputAccuracy
 from pytest_gpukern.values.difference import Difference
 from pytest_gpukern.values.result import Finding, Measurement, OutputError, Summary
 
@@ -95,7 +94,7 @@ def test_other_bits_from_the_same_code_are_a_finding(now, recorded, kernels, dif
 
 def looked(*found, code="beef"):
     """Sessions that each found a determinism and a hash."""
-    outputs = [{"y": OutputAccuracy(0.0, 0.0, 0.0, bits, determinism)} for determinism, bits in found]
+    outputs = [{"y": OutputError(1000, 0, 0.0, 0.0, 0.0, bits, determinism)} for determinism, bits in found]
     return past(*(session(kernel(code=code), outputs=each) for each in outputs))
 
 
@@ -168,7 +167,7 @@ NEARLY = [1.04 * ns if ns > 1001 else ns for ns in CALM]
 def timed(samples):
     known = [ns for ns in samples if ns is not None]
     summary = Summary(statistics.median(known), min(known), max(known), len(samples))
-    return Measurement("kernel", "cupti", "", "cold", tuple(samples), 1, summary, "")
+    return Measurement("kernel", "cupti", "cold", 1, summary, samples_ns=tuple(samples))
 
 
 def slow(samples, *recorded, older=False):

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 from made_up_results import CEILINGS, measured, result
-from made_up_times import recorded
+from made_up_times import record_of, recorded
 
 from pytest_gpukern.baseline.codec import load
-from pytest_gpukern.baseline.record import RecordedCase, RecordedEpoch, SessionEntry
 from pytest_gpukern.findings.trend import Point, Trend, since_when, with_steps
-from pytest_gpukern.values.fingerprint import Provenance
+from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Provenance
 from pytest_gpukern.values.result import Correctness
 
 KEY = "kernel/event/cold"
@@ -25,19 +24,19 @@ DAYS = ("2026-11-20", "2026-11-20", "2026-11-20", "2026-11-22", "2026-11-22", "2
 
 
 def history(*times_us, days=DAYS, cards="AABBCCC", commits=COMMITS, dirty=False):
-    """A record of one epoch, and what its sessions share."""
-    times, sessions = [], {}
+    """A record of one epoch."""
+    times = []
     for number, (us, day, card) in enumerate(zip(times_us, days, cards, strict=False)):
         session, moment = f"s{number}", f"{day}T0{number}:00:00Z"
-        times.append(recorded(us * 1000, session=session, recorded=moment, device=card))
-        provenance = Provenance(commits[number], dirty) if commits[number] else None
-        sessions[session] = SessionEntry(moment, "f", provenance=provenance)
-    return RecordedCase((RecordedEpoch(days[0], None),), {KEY: tuple(times)}), sessions
+        provenance = Provenance(commits[number], dirty) if commits[number] else NO_PROVENANCE
+        known = {"session": session, "recorded": moment, "device": card, "provenance": provenance}
+        times.append(recorded(us * 1000, **known))
+    return record_of({KEY: times})
 
 
 def since(now_us, *times_us, **changes):
     run = result("cupy.exp", measured(now_us * 1000), provenance=Provenance(NEW_RUN))
-    return since_when(run, KEY, *history(*times_us, **changes))
+    return since_when(run, KEY, history(*times_us, **changes))
 
 
 def test_what_no_recorded_session_shows_is_new_in_this_run():

@@ -12,8 +12,8 @@ import re
 import made_up_results as made_up
 import made_up_runs
 import pytest
+from made_up_times import record_of
 
-from pytest_gpukern.baseline.record import RecordedCase
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.report import html
@@ -254,7 +254,7 @@ def test_no_number_that_a_plot_cannot_draw_crosses(ns):
     )
     base = made_up.result("cupy.base", made_up.measured(1e300), point={"n": 10**300})
     time = SessionTime(1, ns, ns, 0.0, recorded="0001-01-01T00:00:00+14:00", session="s", device="GPU-1")
-    history = {made.nodeid: RecordedCase((), {shown.key: (time,)})}
+    history = {made.nodeid: record_of({shown.key: (time,)})}
     (run,) = data_of(RunResults([made, base], history=history))["runs"]
     assert run["rows"][0]["pairs"] == [[5, 6]]
     numbers = re.findall(r"(?<=[:,\[])-?[0-9.]+(?:e[+-]?[0-9]+)?(?=[,}\]])", json.dumps(run).replace(" ", ""))

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import pytest
 from made_up_results import measured, result, verdict
 from made_up_runs import write_run_file
+from made_up_times import record_of
 
-from pytest_gpukern.baseline.record import RecordedCase, RecordedEpoch, SessionEntry
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.report.run import Advice, Failure, RunResults, Skip
@@ -47,8 +47,9 @@ def test_all_that_a_report_tells_comes_back(tmp_path):
         slower.verdicts[KEY], threshold=0.02, pairs=((5e4, 5.2e4), (5e4, 5.3e4))
     )
     where = {"recorded": "2026-11-01T00:00:00+00:00", "session": "0000000a", "device": "GPU-1"}
-    recorded = SessionTime(9, 5e4, 4.9e4, 5.1e4, **where)
-    epochs = (RecordedEpoch(recorded.recorded, "another algorithm"), RecordedEpoch("2026-11-02", None))
+    known = {"canaries": {"copy": 1e5}, "provenance": Provenance("beef", dirty=True)}
+    recorded = SessionTime(9, 5e4, 4.9e4, 5.1e4, **where, **known)
+    epochs = [(recorded.recorded, "another algorithm")]
     run = RunResults(
         (slower,),
         skips=(Skip("copy/pycuda.copy", "no GPU: none", "no GPU"),),
@@ -59,10 +60,7 @@ def test_all_that_a_report_tells_comes_back(tmp_path):
             ),
             "b": Failure("x"),
         },
-        history={slower.nodeid: RecordedCase(epochs, {KEY: (recorded,)})},
-        recorded_sessions={
-            "0000000a": SessionEntry(where["recorded"], "f", {"copy": 1e5}, Provenance("beef", dirty=True))
-        },
+        history={slower.nodeid: record_of({KEY: (recorded,)}, epochs)},
         shift=Shift(8, 1.02, 1.01, 1.03, {"copy": CanaryChange(1.02, moved=True)}, 0.01),
         since_record=("since the record: driver 580 → 590",),
         compared_with="against beef",
