@@ -25,9 +25,8 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from pytest_gpukern.findings.cards import class_of
-from pytest_gpukern.findings.common_shift import MachineVerdict, class_shifts
-from pytest_gpukern.findings.trend import FEWEST_SESSIONS, is_time, moment_of
+from pytest_gpukern.findings.common_shift import MachineVerdict
+from pytest_gpukern.findings.trend import FEWEST_SESSIONS, moment_of
 from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.ceilings import rate_of
 from pytest_gpukern.package import __version__
@@ -70,14 +69,9 @@ from pytest_gpukern.values.result import JsonDict, Measurement, OutputError, Res
 from pytest_gpukern.values.untrusted_json import printable_lines
 from pytest_gpukern.values.verdict_table import STATES, severity
 
-_STEPS = [chr(ord("一") + step) for step in range(4096)]
-"""A sample of a plot is one of these printable characters: 4096 steps, finer than a screen."""
-_MOST_POINTS, _FEWEST_POINTS = 200, 40
-_POINTS = 150_000
-"""Points of all plots of samples together, so that the page stays small."""
 _MOST_BINS, _FEWEST_BINS = 40, 8
 _FEWEST_BINNED = 20
-"""Fewer samples are drawn one by one: bins would say less."""
+"""Of fewer samples bins say nothing."""
 _BLOCK = 5000
 """Rows of a table that are put into columns together, so that no table is in memory as a whole."""
 _LARGEST = 1e30
@@ -230,8 +224,6 @@ class _RunData:
         # What many entries share crosses once; they have its number, in the order in which things come.
         self.points, self.moments, self.cards = dict[object, int](), dict[str, int](), dict[str, int]()
         self.launched = dict[tuple[str, ...], int]()
-        plots = sum(row.scope is not None for row in self.rows)
-        self.most = min(_MOST_POINTS, max(_FEWEST_POINTS, _POINTS // max(1, plots)))
 
     def json(self) -> JsonDict:
         run = self.run
@@ -262,13 +254,13 @@ class _RunData:
             "problems": run.problems,
             "since": [text for text in since if text],
             "canaries": _canaries(run),
-            "shifts": {name: (of.ratio, of.low, of.high) for name, of in class_shifts(run.results).items()},
             "notes": [
                 (note.footnote.text, [*zip(self._places(note.results), note.labels, strict=True)])
                 for note in remarks.get("", ())
             ],
             "closing": [line if isinstance(line, Advice) else (line, "") for line in run.closing],
             "skips": skip_texts(run.skips),
+            "shared": {problem: sizes_text(sizes) for problem, sizes in self.shared.items()},
             "ceilings": _ceilings(run),
             "moments": list(self.moments),
             "cards": list(self.cards),
@@ -310,7 +302,6 @@ class _RunData:
         return {
             "case": self.places[id(result)],
             "scope": time.shown.scope if time else "",
-            "like": _like(result, time.shown) if time else "",
             **{name: getattr(row, name) for name in _TEXTS},
             "rank": severity(row.state),
             "ns": ns,
@@ -328,8 +319,6 @@ class _RunData:
             "intensity": flops / traffic if on_roof and flops and traffic else None,
             "flop_s": _per_s(flops, ns) if on_roof and traffic else None,
             "group": self.points.setdefault(point, len(self.points)),
-            "class": class_of(result, measurement) if verdict and measurement and _drawable(ns) else None,
-            "pairs": tuple(pair for pair in getattr(verdict, "pairs", ()) if all(map(is_time, pair))),
         }
 
     def _case(self, result: Result, rows: Sequence[ResultRow]) -> JsonDict:
@@ -353,7 +342,6 @@ class _RunData:
             "variant": variant_label(result),
             "point": sizes_text(point),
             "with": f"{sizes_text(parameters)} {chosen_text(result)}".strip(),
-            "sizes": tuple(filter(lambda size: _is_size(size[1]), case.measured_point.items())),
             "against": result.speedup_against or "",
             "command": repeat(self.run, [result.test], [result]),
             "facts": _facts_of(result),
@@ -369,7 +357,7 @@ class _RunData:
         }
 
     def _scope(self, row: ResultRow, time: ScopeTime, measurement: Measurement) -> JsonDict:
-        """Returns a measurement; the one that is shown of a scope with its samples and sessions."""
+        """Returns a measurement; the one that is shown of a scope with its histogram and sessions."""
         result, shown = row.result, measurement is time.shown
         summary, half = measurement.summary, half_width(measurement)
         verdict = result.verdicts.get(measurement.key)
@@ -387,7 +375,6 @@ class _RunData:
             "reason": row.judged.reason if shown else "",
             "threshold": units.change(1 + verdict.threshold) if verdict and verdict.threshold else "",
             "distribution": distribution(samples),
-            "series": series(samples, self.most),
             "sessions": self._sessions(result, measurement) if shown else (),
             "work": self._work(breakdown(result, time)) if shown else None,
         }
@@ -427,17 +414,6 @@ class _RunData:
         return self.cards.setdefault(uuid.removeprefix("GPU-")[:8], len(self.cards)) if uuid else None
 
 
-def _like(result: Result, measurement: Measurement) -> str:
-    """Returns what times of one case have in common that may be compared."""
-    model = result.fingerprint.model_key(on_gpu=result.case.on_gpu)
-    return f"{measurement.key} {result.case.problem_version} {model} {result.simulated}"
-
-
-def _is_size(value: object) -> bool:
-    """Says whether a value of an axis is a number that an axis of a plot can have."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < _LARGEST
-
-
 # --- samples --------------------------------------------------------------------------------------
 
 
@@ -458,26 +434,6 @@ def distribution(samples_ns: Sequence[float]) -> tuple[float, float, tuple[int, 
     samples = "1 sample is" if far == 1 else f"{far} samples are"
     note = f"{samples} above {units.time(high)}, up to {units.time(ordered[-1])}" if far else ""
     return low, high, counts, note
-
-
-def series(samples_ns: Sequence[float], most: int) -> tuple[int, float, float, float, str] | None:
-    """Returns how many samples there are, for how many one is drawn, both ends, and those drawn as `_STEPS`.
-
-    Of more than `most` the ends of each stretch are drawn, so no outlier is lost. None of fewer than two.
-    """
-    count = len(samples_ns)
-    if count < 2:
-        return None
-    shown = list(samples_ns)
-    if count > most:
-        stretches = most // 2
-        bounds = [count * place // stretches for place in range(stretches + 1)]
-        parts = [samples_ns[start:end] for start, end in itertools.pairwise(bounds)]
-        shown = [ns for part in parts for ns in sorted((min(part), max(part)), key=part.index)]
-    low, high = min(shown), max(shown)
-    steps = (len(_STEPS) - 1) / (high - low) if high > low else 0.0
-    packed = "".join([_STEPS[round((ns - low) * steps)] for ns in shown])
-    return count, count / len(shown), low, high, packed
 
 
 # --- in words -------------------------------------------------------------------------------------

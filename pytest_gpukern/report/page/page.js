@@ -289,13 +289,6 @@
 
   const extent = (values) => values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
 
-  // Returns an axis, logarithmic where values differ so much that no other shows them all.
-  function fitting(values, title, format) {
-    const [low, high] = extent(values.filter(positive));
-    const log = high > 6 * low;
-    return { title, format, log, range: around(values, { log }) };
-  }
-
   // --- the plots of a case -------------------------------------------------------------------------
 
   function plotDistribution(host, scope) {
@@ -316,40 +309,9 @@
         for (const { x, y } of marks) {
           if (y) pen.rect(pen.x(x - width / 2), pen.y(y), pen.x(x + width / 2) - pen.px, pen.y(0), "accent");
         }
-        medianBand(scope, (low, high, colour) => pen.rect(pen.x(low), pen.top, pen.x(high), pen.bottom, colour));
-      },
-    });
-  }
-
-  // Draws the median in its interval, as two bands that cross a plot.
-  function medianBand({ ns, low_ns, high_ns }, band) {
-    if (!known(ns)) return;
-    band(low_ns ?? ns, high_ns ?? ns, "band");
-    band(ns, ns, "ink");
-  }
-
-  const FIRST_STEP = "一".charCodeAt(0); // a character of a series stands for one of 4096 steps
-
-  function plotOverTime(host, scope) {
-    const [count, stride, low, high, packed] = scope.series;
-    const values = [...packed].map((step) => low + ((high - low) * (step.charCodeAt(0) - FIRST_STEP)) / 4095);
-    const marks = values.map((y, i) => ({
-      x: 1 + i * stride,
-      y,
-      colour: "accent",
-      text: `${stride === 1 ? "sample" : "about sample"} ${digits(1 + Math.floor(i * stride))}: ${asTime(y)}`,
-    }));
-    chart(host, {
-      title: "Samples in the order taken",
-      summary: `From ${asTime(low)} to ${asTime(high)}, median ${scope.time}`,
-      hint: stride === 1 ? `${count} samples` : `lowest and highest of each stretch of ${count} samples`,
-      x: { title: "sample", format: digits, range: around(marks.map((mark) => mark.x), { part: 0.02 }) },
-      y: { title: "time", format: asTime, range: around([...values, scope.ns]) },
-      marks,
-      dots: marks.length > 60 ? 1.5 : 2.5,
-      paint: (pen) => {
-        pen.line(marks.map(({ x, y }) => [x, y]), "accent", { width: 0.75 });
-        medianBand(scope, (low, high, colour) => pen.rect(pen.left, pen.y(high), pen.right, pen.y(low), colour));
+        if (!known(scope.ns)) return;
+        pen.rect(pen.x(scope.low_ns ?? scope.ns), pen.top, pen.x(scope.high_ns ?? scope.ns), pen.bottom, "band");
+        pen.rect(pen.x(scope.ns), pen.top, pen.x(scope.ns), pen.bottom, "ink");
       },
     });
   }
@@ -400,71 +362,9 @@
     });
   }
 
-  function plotPairs(host, scope) {
-    const points = scope.pairs.map(([base, head]) => ({ y: head / base, role: "recorded" }));
-    const title = "Pairs of sessions, base and head in turn";
-    const told = `${points.length} pairs; the band is the 90 % interval of their ratio, ${scope.interval}`;
-    const band = known(scope.ratio_low) && [scope.ratio_low, scope.ratio_high];
-    host.append(pictured(title, told, points, { format: asChange, band, title: `${title}: ${told}`, height: 200 }));
-  }
-
   const pictured = (title, told, ...picture) => el("figure", {}, el("figcaption", {}, title), small(...picture), el("output", {}, told));
 
   // --- the plots of all cases ----------------------------------------------------------------------
-
-  const SHIFT = 0.05; // up to which a plot tells changes of single kernels apart
-
-  // Shows for each class of kernel how its times moved together, and each time.
-  function plotShifts(host, run, rows) {
-    host.replaceChildren(listOf(run.since));
-    if (run.canaries.length) host.append(tableOf(["canary", ["time", true], ["change", true], "verdict, usual"], run.canaries));
-    const found = rows.filter((row) => positive(row.ratio));
-    if (!found.length) return;
-    const byClass = Map.groupBy(found, (row) => row.class || row.scope);
-    const classes = [...new Set([...Object.keys(run.shifts), ...byClass.keys()])];
-    const clip = (ratio) => Math.max(1 - SHIFT, Math.min(1 + SHIFT, ratio));
-    const mark = (row, i) => ({
-      x: clip(row.ratio),
-      y: 0.1 * ((i + 1) % 6) - 0.3,
-      colour: tone(row.state),
-      shape: clip(row.ratio) === row.ratio ? "circle" : "diamond",
-      text: `${row.label}: ${row.change}${row.interval ? `, 90 %: ${row.interval}` : ""} ${row.state}`,
-      open: () => go(run, row.case),
-    });
-    const told = (name) => (run.shifts[name] ? `${name}: ${asChange(run.shifts[name][0])} [${run.shifts[name].slice(1).map(asChange).join(", ")}]` : name);
-    const lines = classes.map((name) => ({ name: told(name), interval: run.shifts[name]?.map(clip), marks: (byClass.get(name) || []).map(mark) }));
-    chartOfLines(host, lines, 1, {
-      title: "Shift of times since the record, by what limits them",
-      hint: `${found.length} times; a line is the median of a class with its 95 % interval; a diamond lies beyond; a click opens a case`,
-      summary: classes.map(told).join("; "),
-      height: 90 + 56 * classes.length,
-      x: { title: "change", format: asChange, range: [1 - 1.06 * SHIFT, 1 + 1.06 * SHIFT] },
-      dots: found.length > 200 ? 2.5 : 3.5,
-      lift: 0.32,
-    });
-  }
-
-  // Draws {name, marks, interval} one below another: `y` of a mark is from its line on, and an interval is
-  // [middle, low, high]. An upright line stands at `usual`; names stand by `lift` above.
-  function chartOfLines(host, lines, usual, spec) {
-    const place = (i) => lines.length - i;
-    chart(host, {
-      ...spec,
-      y: { title: "", format: () => "", whole: true, range: [0.35, lines.length + 0.85] },
-      marks: lines.flatMap(({ marks }, i) => marks.map((mark) => ({ ...mark, y: place(i) + mark.y }))),
-      paint: (pen) => {
-        pen.line([[usual, 0], [usual, lines.length + 1]], "soft");
-        lines.forEach(({ name, interval }, i) => {
-          pen.label(name, pen.left + 6 * pen.px, pen.y(place(i) + spec.lift), "ink");
-          if (!interval) return;
-          const [middle, low, high] = interval;
-          const [from, to] = [place(i) - 0.4, place(i) + 0.3];
-          pen.rect(pen.x(low), pen.y(to), pen.x(high), pen.y(from), "band");
-          pen.line([[middle, from], [middle, to]], "ink", { width: 2 });
-        });
-      },
-    });
-  }
 
   // Shows each case's series over sessions, those with a step first.
   function plotTrends(host, run, rows) {
@@ -494,10 +394,11 @@
     all.length > FEW && folded(`${Math.min(all.length, FIRST) - FEW} more`, false, (body) => body.append(shown(all.slice(FEW, FIRST)))),
   ].filter(Boolean);
 
+  const onRoof = (row) => positive(row.intensity) && positive(row.flop_s);
+
   function plotRoofline(host, run, rows) {
     host.replaceChildren();
-    plotBytesAlone(host, run, rows);
-    const found = rows.filter((row) => positive(row.intensity) && positive(row.flop_s)).sort((a, b) => a.intensity - b.intensity);
+    const found = rows.filter(onRoof).sort((a, b) => a.intensity - b.intensity);
     if (!found.length) return;
     const ceilings = run.ceilings.map(([name, kind, rate, text]) => ({ kind, rate, text: `${name} ${text}` }));
     const memory = ceilings.filter(({ kind }) => kind === "memory");
@@ -572,35 +473,11 @@
     return best.map((row) => `${pointOf(run, row)}: best ${row.ceiling || asRate(row.flop_s)}`).join("; ");
   };
 
-  // Places kernels without declared flops by the bytes that they declare.
-  function plotBytesAlone(host, run, rows) {
-    const found = rows.filter((row) => row.scope === "kernel" && !known(row.intensity) && positive(row.share));
-    const groups = groupsOf(found);
-    if (!groups.length) return;
-    const mark = (row) => ({
-      x: 100 * row.share,
-      y: 0,
-      ...(tone(row.state) === "bad" ? { colour: "bad", shape: "diamond" } : { colour: "accent" }),
-      text: `${row.label}: ${row.ceiling}${row.state ? `, ${row.state}` : ""}`,
-      open: () => go(run, row.case),
-    });
-    const lines = groups.map((group) => ({ name: pointOf(run, group[0]), marks: group.map(mark) }));
-    chartOfLines(host, lines, 100, {
-      title: "By bytes alone: part of the limit that kernels without declared flops reach",
-      hint: `${found.length} kernels; a row is a problem at one size; a diamond is slower; a click opens a case`,
-      summary: bestOfEach(run, groups),
-      height: 110 + 28 * groups.length,
-      x: { title: "% of the limit", format: digits, range: [0, Math.max(105, ...found.map((row) => 105 * row.share))] },
-      dots: 4,
-      lift: 0.15,
-    });
-  }
-
   const groupsOf = (rows) => [...Map.groupBy(rows, (row) => row.group).values()];
 
   const OUTLYING = 6; // times the median, beyond which a bar would make those of the others one
 
-  // Shows the variants of one problem at one size, or all its sizes.
+  // Shows the variants of one problem at one size.
   function showVariants(host, run, rows) {
     const { view } = run;
     const timed = rows.filter(counts);
@@ -615,22 +492,17 @@
     const problem = problems.includes(view.shownProblem) ? view.shownProblem : worst.problem;
     const ofProblem = timed.filter((row) => row.problem === problem);
     const sizes = bySize(run, ofProblem);
-    const axis = longestAxis(run, ofProblem);
     const chosen = sizes.find(({ rows: [{ group }] }) => group === view.shownGroup);
     const wrong = groupsOf(ofProblem).find((group) => group.some((row) => tone(row.state) === "bad"));
     const group = chosen?.rows || wrong || sizes.at(-1).rows;
-    const by = axis && view.by;
     const choices = sizes.map(({ text, rows: [{ group: value }] }) => [value, text]);
-    if (axis) choices.push(["time", `time by ${axis}`]);
     host.replaceChildren(
       bestOf(run, timed),
       picks("shownProblem", "problem", problems.map((each) => [each, each]), problem, (value) => again({ shownProblem: value, shownGroup: null })),
-      picks("shownGroup", "size", choices, by || group[0].group, (value) => again(value === "time" ? { by: value } : { shownGroup: value, by: null })),
+      picks("shownGroup", "size", choices, group[0].group, (value) => again({ shownGroup: value })),
     );
-    const only = Object.entries(run.cases[group[0].case].sizes).map((size) => size.join("="));
-    if (sizes.length === 1 && only.length) host.append(el("p", { class: "quiet" }, `All at ${only.join(" ")}.`));
-    if (by) plotBySize(host, run, ofProblem, axis);
-    else barsOf(host, run, group, again);
+    if (run.shared[problem]) host.append(el("p", { class: "quiet" }, `All at ${run.shared[problem]}.`));
+    barsOf(host, run, group, again);
   }
 
   // Returns the rows of each size, the largest last.
@@ -726,42 +598,6 @@
 
   const asTimes = (value) => (value >= 9.95 ? `${value.toFixed(0)}×` : `${value.toFixed(2)}×`);
 
-  // Returns the axis along which rows have most sizes, if they have several.
-  function longestAxis(run, rows) {
-    const sizes = Map.groupBy(rows.flatMap((row) => Object.entries(run.cases[row.case].sizes)), ([name]) => name);
-    const counts = [...sizes].map(([name, of]) => [name, new Set(of.map(([, size]) => size)).size]);
-    const [name, count] = counts.sort((a, b) => b[1] - a[1])[0] ?? [];
-    return count > 1 && name;
-  }
-
-  function plotBySize(host, run, rows, axis) {
-    const used = rows.filter((row) => run.cases[row.case].sizes[axis]);
-    const main = used.some((row) => row.scope === "kernel") ? "kernel" : used[0].scope;
-    const timed = new Set(used.filter((row) => row.scope === main).map((row) => row.case));
-    const points = used.filter((row) => row.scope === main || !timed.has(row.case)).map((row) => {
-      const one = run.cases[row.case];
-      const others = Object.entries(one.sizes).filter(([name]) => name !== axis && one.point.includes(`${name}=`)).map((size) => size.join("="));
-      const label = [one.variant, one.with, ...others, row.scope === main ? "" : row.scope].filter(Boolean).join(" ");
-      return { label, x: one.sizes[axis], y: row.ns, open: () => go(run, row.case), text: `${label}, ${axis}=${one.sizes[axis]}: ${asTime(row.ns)}` };
-    });
-    const lines = [...Map.groupBy(points, (point) => point.label)].map(([label, line]) => [label, line.sort((a, b) => a.x - b.x)]);
-    const series = lines.sort((a, b) => b[1].at(-1).x - a[1].at(-1).x || a[1].at(-1).y - b[1].at(-1).y).slice(0, FEW);
-    const marks = series.flatMap(([, line], i) => line.map((point) => ({ ...point, ...look(i) })));
-    const ends = ([label, line]) => `${label}: ${asTime(line[0].y)} at ${line[0].x} to ${asTime(line.at(-1).y)} at ${line.at(-1).x}`;
-    chart(host, {
-      title: `Time by ${axis}, ${main}`,
-      hint: `less is faster; a click opens a case${lines.length > FEW ? `; the ${FEW} fastest of ${lines.length} at the largest size: search for others` : ""}`,
-      summary: series.map(ends).join("; "),
-      height: 360,
-      legend: series.map(([text], i) => ({ text, ...look(i) })),
-      x: fitting(marks.map((mark) => mark.x), axis, asSize),
-      y: fitting(marks.map((mark) => mark.y), "time", asTime),
-      marks,
-      dots: 4,
-      paint: (pen) => series.forEach(([, line], i) => pen.line(line.map(({ x, y }) => [x, y]), look(i).colour, { width: 1.5 })),
-    });
-  }
-
   // --- the table of cases --------------------------------------------------------------------------
 
   const collator = new Intl.Collator("en", { numeric: true });
@@ -785,7 +621,7 @@
     run.cases = records(run.cases);
     run.places = new Map(run.cases.map((each, i) => [each.id, i]));
     run.rows = records(run.rows);
-    for (const one of run.cases) Object.assign(one, { scopes: [], sizes: Object.fromEntries(one.sizes) });
+    for (const one of run.cases) one.scopes = [];
     for (const scope of records(run.scopes)) run.cases[scope.case].scopes.push(scope);
     const spaced = (...texts) => texts.filter(Boolean).join(" ");
     run.rows.forEach((row, place) => {
@@ -980,32 +816,6 @@
     return el("ul", { class: "others" }, ...run.others.map(entry));
   }
 
-  // --- several runs --------------------------------------------------------------------------------
-
-  // Compares the times of all runs in this page, the newest with the one before it, large changes first.
-  function compareRuns() {
-    const runs = [...DATA.runs].reverse().map(prepared); // oldest first
-    const times = new Map();
-    runs.forEach((run, i) => {
-      for (const row of run.rows) if (row.scope) times.set(row.label, (times.get(row.label) || new Map()).set(i, row));
-    });
-    const several = [...times].filter(([, of]) => of.size > 1).map(([label, of]) => {
-      const [[, before], [last, now]] = [...of].slice(-2);
-      const alike = counts(before) && counts(now) && before.like === now.like;
-      return { label, of, alike, href: linkTo(runs[last], now.case), ratio: now.ns / before.ns };
-    });
-    const rows = several.filter(({ alike }) => alike).sort((a, b) => moved(b) - moved(a));
-    const apart = several.length - rows.length;
-    const cells = ({ label, of, href, ratio }) => [el("a", { href }, ...named(label)), asChange(ratio), ...runs.map((_, i) => of.get(i)?.time)];
-    const titles = ["case", ["change", true], ...runs.map((run) => [run.name, true])];
-    const leftOut = apart ? ` ${apart} are left out: they have no valid time in both, or differ in timer, cache, problem version or device model.` : "";
-    return section(
-      "Runs compared",
-      el("p", { class: "quiet" }, `${rows.length} times are in more than one run; the change is of the last two, the largest first. A difference between two runs is no verdict: sessions differ.${leftOut}`),
-      ...fewFirst(rows, (part) => tableOf(titles, part.map(cells))),
-    );
-  }
-
   // --- the two pages -------------------------------------------------------------------------------
 
   function overview(run) {
@@ -1033,7 +843,6 @@
     const filter = el("form", form, search, ...choices, heading);
     const compared = run.rows.some((row) => known(row.ratio));
     const timed = run.rows.some((row) => positive(row.ns));
-    const on_roof = run.rows.some((row) => row.scope === "kernel" && known(row.share));
     const [word, rest] = run.headline;
     const brief = run.failures.map((card, i) => {
       const click = (event) => {
@@ -1059,12 +868,11 @@
         part("To record and to accept", run.closing.length, () => run.closing.map(([text, line]) => (line ? command(text, line) : el("p", {}, text)))),
         part("Machine and libraries", run.facts.length, () => [facts(run.facts)]),
         part(`Did not run: ${numbered(run.skips.length, "reason")}`, run.skips.length, () => [listOf(run.skips)]),
-        DATA.runs.length > 1 && compareRuns(),
         el("h2", {}, "Cases"),
         filter,
         timed && plotted("How fast are the variants?", showVariants),
-        on_roof && plotted("How near to the limits of the card?", plotRoofline),
-        (compared || run.canaries.length > 0) && plotted("Is the machine as recorded?", plotShifts),
+        run.rows.some(onRoof) && plotted("How near to the limits of the card?", plotRoofline),
+        (compared || run.canaries.length > 0) && folded("Is the machine as recorded?", true, (body) => body.append(...machine(run))),
         DATA.trends.series.length > 0 && plotted("Since when? Times over sessions", plotTrends),
         cases,
         el("p", { class: "quiet no-print keys" }, "Keys: / searches, j and k go through the rows, Enter opens a case, Escape comes back. In a plot, dragging zooms and a double click shows all again."),
@@ -1074,6 +882,11 @@
     showRows();
     document.title = run.headline.filter(Boolean).join(": ");
   }
+
+  const machine = (run) => [
+    listOf(run.since),
+    run.canaries.length && tableOf(["canary", ["time", true], ["change", true], "verdict, usual"], run.canaries),
+  ].filter(Boolean);
 
   function show(id) {
     const place = document.getElementById(id);
@@ -1134,9 +947,7 @@
     const [name, timer, cache] = scope.timing;
     const plots = el("div", { class: "plots" });
     if (scope.distribution) plotDistribution(plots, scope);
-    if (scope.series) plotOverTime(plots, scope);
     if (scope.sessions.length > 1) plotSessions(plots, run, scope);
-    if (scope.pairs?.length) plotPairs(plots, scope);
     const reason = !one.told.some(([, text]) => text === scope.reason) && scope.reason;
     const [title, rows, notes] = scope.work ?? [];
     const whole = (row) => [...row.slice(0, -1), ...run.launched[row.at(-1)]];
