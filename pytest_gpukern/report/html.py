@@ -4,7 +4,7 @@ The page's data is JSON in a script element of its own, and `page/page.js` shows
 from the modules that the terminal's report takes them from.
 
 A run's file may come from anybody, so nothing of it becomes markup: `<` is escaped in the data, the script
-makes text nodes of it, and the page's Content-Security-Policy lets only our two scripts run, by their hashes.
+makes text nodes of it, and the page's Content-Security-Policy lets only our script run, by its hash.
 """
 
 from __future__ import annotations
@@ -85,10 +85,9 @@ _TAIL = 5.0
 
 @uncollected()  # what is made here has no cycles, and the collector would look at all results again and again
 def page(runs: Sequence[RunResults]) -> bytes:
-    uplot, ours = _file("uPlot/uPlot.iife.min.js"), _file("page.js")
-    style = _file("uPlot/uPlot.min.css") + _file("page.css")
+    script, style = _file("page.js"), _file("page.css")
     policy = (
-        f"default-src 'none'; script-src {_hash(uplot)} {_hash(ours)}; style-src {_hash(style)}; "
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
         "img-src data:; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
     )
     before = f"""<!doctype html>
@@ -106,8 +105,7 @@ def page(runs: Sequence[RunResults]) -> bytes:
 <main><noscript>This report needs JavaScript. It loads nothing from elsewhere.</noscript></main>
 <script type="application/json" id="data">"""
     behind = f"""</script>
-<script>{uplot}</script>
-<script>{ours}</script>
+<script>{script}</script>
 </body>
 </html>
 """

@@ -39,15 +39,15 @@ def test_every_plot_is_drawn_and_nothing_is_wider_than_the_screen(show, run, siz
     width, height = SIZES[size]
     page = show(run, width=width, height=height, scheme=scheme)
     page.evaluate(OPEN_ALL)
-    expect(page.locator(".plot canvas")).to_have_count(1)
-    assert page.evaluate(PAINTED) == [True]
+    expect(page.locator(f"{ROOFLINE} .mark").first).to_be_visible()
+    assert page.evaluate(WITHIN)
     assert page.evaluate(FITS)
     page.goto(f"{page.url}{place_of(slower(run))}")
     expect(page.locator("h1")).to_contain_text("saxpy")
     distribution, sessions = "Distribution of the samples", "Recorded sessions and this run"
     assert page.locator("figcaption").all_inner_texts() == [distribution, sessions, distribution]
-    expect(page.locator(".plot canvas")).to_have_count(3)
-    assert page.evaluate(PAINTED) == [True] * 3
+    assert page.locator("figure .drawing").count() == 3
+    assert page.evaluate(WITHIN)
     assert page.evaluate(FITS)
     ground = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
@@ -138,16 +138,26 @@ def test_a_series_without_a_step_says_what_this_run_changed(show):
     case = made_up_results.result("cupy.exp", timed, verdicts=[made_up_results.verdict("SLOWER", 1.1)])
     days = [made_up_times.recorded(900 + n, recorded=f"2026-11-0{n}", session=f"s{n}") for n in range(1, 9)]
     page = show(RunResults([case], history={case.nodeid: RecordedCase((), {timed.key: tuple(days)})}))
-    series = page.locator(".trends output").inner_text()
+    series = page.locator(".trends figure p").inner_text()
     assert re.fullmatch("no step, 2026-11-01 to .*; this run: SLOWER .10.0 %, too new to be a step", series)
 
 
 def test_plots_show_what_the_filter_leaves(show, run):
     page = show(run)
-    plot = page.locator(ROOFLINE)
-    expect(plot).not_to_have_attribute("data-marks", "2")
+    marks = page.locator(f"{ROOFLINE} .mark")
+    expect(marks).not_to_have_count(2)
     page.select_option("select[name=state]", "FASTER")
-    expect(plot).to_have_attribute("data-marks", "2")
+    expect(marks).to_have_count(2)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_label_of_the_roofline_lies_on_no_other_label_and_on_no_mark(show, run, size):
+    width, height = SIZES[size]
+    page = show(run, width=width, height=height)
+    texts = page.locator(f"{ROOFLINE} .labels text").all_text_contents()
+    assert {"saxpy n=10000000", "copy 4.10 TB/s"} <= {*texts}
+    assert len(texts) == len({*texts})
+    assert page.evaluate(OVERLAPS) == []
 
 
 def test_a_link_opens_its_case_and_the_way_back_keeps_the_filter(show, run):
@@ -196,16 +206,11 @@ def test_a_case_has_what_its_reader_needs(show, run):
 
 def test_a_click_on_a_plot_opens_the_case(show, run):
     page = show(run)
-    box = page.locator(f"{ROOFLINE} .u-over")
-    box.scroll_into_view_if_needed()
-    area = box.bounding_box()
-    for step in range(0, int(area["width"]), 10):
-        page.mouse.move(area["x"] + step, area["y"] + area["height"] * 0.6)
-        if "FLOP a byte" in page.locator(f"{ROOFLINE} + output").inner_text():
-            break
-    page.mouse.down()
-    page.mouse.up()
+    mark = page.locator(f"{ROOFLINE} .mark").last
+    name = mark.locator("title").text_content().partition(" kernel: ")[0]
+    mark.click()
     expect(page.locator("nav a[rel=up]")).to_be_visible()
+    assert page.locator("h1").inner_text().endswith(name)
 
 
 def test_texts_of_a_run_never_run(show):
@@ -258,7 +263,7 @@ def test_paper_is_light_and_has_no_controls(show, run):
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"
     assert not page.locator(".filter").is_visible()
     assert page.locator("details:not([open])").count() == 0
-    assert all(page.evaluate(IN_FIGURE))
+    assert page.evaluate(WITHIN)
 
 
 def test_a_page_of_2000_cases_is_usable_soon(show):
@@ -274,7 +279,7 @@ def test_a_page_of_2000_cases_is_usable_soon(show):
     assert page.locator(".cases tbody tr").count() == 600
 
 
-ROOFLINE = ".plot[aria-label^='Roofline']"
+ROOFLINE = ".roofline"
 
 
 def slower(run):
@@ -287,15 +292,22 @@ def place_of(result):
 
 
 OPEN_ALL = "document.querySelectorAll('details').forEach((each) => { each.open = true; })"
-PAINTED = """[...document.querySelectorAll('.plot canvas')].map((canvas) => {
-    const { data } = canvas.getContext('2d').getImageData(60, 10, canvas.width - 90, canvas.height - 80);
-    const colours = new Set();
-    for (let i = 0; i < data.length; i += 4) {
-        if (data[i + 3] > 200) colours.add(`${data[i]},${data[i + 1]},${data[i + 2]}`);
-    }
-    return colours.size > 1;  // more than the grid
+WITHIN = """[...document.querySelectorAll('figure .drawing')].every((drawing) => {
+    const [outer, figure] = [drawing, drawing.closest('figure')].map((each) => each.getBoundingClientRect());
+    const marks = [...drawing.querySelectorAll('.mark, .bin')].map((each) => each.getBoundingClientRect());
+    const inside = ({ left, right, top, bottom }) =>
+        left >= outer.left && right <= outer.right && top >= outer.top && bottom <= outer.bottom;
+    return marks.length && marks.every(inside) && outer.right <= figure.right + 1;
 })"""
-IN_FIGURE = """[...document.querySelectorAll('.plot canvas')].map(
-    (canvas) => canvas.clientWidth <= canvas.closest('figure').clientWidth
-)"""
+OVERLAPS = """(() => {
+    const boxes = (selector) => [...document.querySelectorAll(`.roofline ${selector}`)].map(
+        (each) => [each.textContent, each.getBoundingClientRect()]
+    );
+    const labels = boxes('.labels text');
+    const apart = (a, b) => a.right <= b.left || b.right <= a.left || a.bottom <= b.top || b.bottom <= a.top;
+    return labels.flatMap(([text, box], i) => {
+        const others = [...labels.slice(i + 1), ...boxes('.mark')];
+        return others.filter(([, other]) => !apart(box, other)).map(([name]) => [text, name]);
+    });
+})()"""
 FITS = "document.documentElement.scrollWidth <= innerWidth"

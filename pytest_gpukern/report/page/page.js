@@ -8,7 +8,6 @@
   const DATA = JSON.parse(document.getElementById("data").textContent);
   const FIRST = 300; // rows that are drawn before more are asked for
   const FEW = 10; // failures, findings and runs' times, likewise
-  const REACH = 24; // pixels from which the pointer finds a mark
   const TONES = new Map([...Object.entries(DATA.tones), ["PASSED", "good"]]); // finding kinds have none
   const main = document.querySelector("main");
 
@@ -100,271 +99,134 @@
   const section = (title, ...children) => el("section", {}, el("h2", {}, title), ...children);
   const listOf = (texts) => el("ul", {}, ...texts.map((text) => el("li", {}, text)));
 
-  // --- plots ---------------------------------------------------------------------------------------
+  // --- drawings ------------------------------------------------------------------------------------
 
-  const SHAPES = ["circle", "square", "triangle", "diamond"];
-  const CORNERS = {
-    square: [[-0.85, -0.85], [0.85, -0.85], [0.85, 0.85], [-0.85, 0.85]],
-    triangle: [[0, -1.2], [1.1, 0.8], [-1.1, 0.8]],
-    diamond: [[0, -1.3], [1.1, 0], [0, 1.3], [-1.1, 0]],
+  const SHAPES = {
+    circle: "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0Z",
+    square: "M-4-4H4V4H-4Z",
+    triangle: "M0-6L5.5 4H-5.5Z",
+    diamond: "M0-6L6 0L0 6L-6 0Z",
   };
   const COLOURS = 8;
+
   // Tells the i-th of a legend's entries from the others by colour and shape.
-  const look = (i) => ({ colour: `c${i % COLOURS}`, shape: SHAPES[(i + Math.floor(i / COLOURS)) % SHAPES.length] });
-  const fontOf = (px) => `${12 * px}px ${getComputedStyle(document.body).fontFamily}`;
-
-  // Returns what the colours of the style sheet are now: light, dark or printed.
-  function colours(box) {
-    const shade = (name) => {
-      box.style.color = `var(--${name})`;
-      return getComputedStyle(box).color;
-    };
-    const found = {};
-    return new Proxy(found, { get: (_, name) => (found[name] ??= shade(name)) });
+  function look(i) {
+    const shapes = Object.keys(SHAPES);
+    return { kind: `c${i % COLOURS}`, shape: shapes[(i + Math.floor(i / COLOURS)) % shapes.length] };
   }
 
-  // Draws `spec.marks` and `spec.paint` between uPlot's axes. A mark is {x, y, low, high, text, colour,
-  // shape, open}: `open` runs on a click. Dragging zooms, a double click shows everything again.
-  function chart(host, spec) {
-    const summary = [spec.title, spec.summary, spec.hint].filter(Boolean).join(". ");
-    const box = el("div", { class: "plot", role: "img", "aria-label": summary, "data-marks": spec.marks.length });
-    const readout = el("output", {}, spec.hint);
-    host.append(el("figure", {}, el("figcaption", {}, spec.title), spec.legend && legendOf(spec.legend), box, readout));
-    charts.set(box, { spec, readout });
-    widths.observe(box); // which draws it, too, once it is in the page
+  const drawing = (kind, width, height, label, ...parts) =>
+    svg("svg", { class: `drawing ${kind}`, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, ...parts);
+  const rect = (kind, x, y, width, height, text) => svg("rect", { class: kind, x, y, width, height }, text && svg("title", {}, text));
+  const stroke = (kind, ...points) => svg("path", { class: kind, d: `M${points.map((point) => point.join(" ")).join("L")}` });
+  const word = (text, x, y, anchor) => svg("text", { x, y, "text-anchor": anchor }, text);
+
+  // `text` shows under the pointer, and `open` runs on a click.
+  function mark(x, y, { shape, kind, text, open }) {
+    const options = { class: `mark ${kind}`, d: SHAPES[shape], transform: `translate(${x} ${y})`, on: open ? { click: open } : {} };
+    return svg("path", options, text && svg("title", {}, text));
   }
 
-  const charts = new Map();
-  const widths = new ResizeObserver((changed) => {
-    for (const { target: box } of changed) {
-      if (!box.isConnected) charts.delete(box);
-      else if (box.clientWidth && box.clientWidth !== charts.get(box).plot?.width) draw(box);
-    }
-  });
-
-  function draw(box) {
-    const own = charts.get(box);
-    own.plot?.destroy();
-    own.plot = new uPlot(uplotOptions(box, own), [own.spec.x.range, [null, null]], box);
+  function legendOf(entries, colour = "") {
+    const swatch = (entry) => svg("svg", { class: colour, viewBox: "-8 -8 16 16", "aria-hidden": "true" }, mark(0, 0, entry));
+    return el("p", { class: "legend" }, ...entries.map(({ text, ...entry }) => el("span", {}, swatch(entry), text)));
   }
 
-  function redrawCharts() {
-    for (const box of charts.keys()) if (box.clientWidth) draw(box);
-  }
+  const pictured = (title, said, ...parts) => el("figure", {}, el("figcaption", {}, title), ...parts, el("p", { class: "quiet" }, said));
 
-  // The swatches are drawings, not canvases, so that they follow a change of colours.
-  function legendOf(entries) {
-    const swatch = ({ colour, shape, hollow }) => {
-      const points = CORNERS[shape]?.map(([x, y]) => `${9 * x},${9 * y}`).join(" ");
-      const form = points ? svg("polygon", { points }) : svg("circle", { r: 9 });
-      form.style.fill = hollow ? "none" : `var(--${colour})`;
-      form.style.stroke = `var(--${colour})`;
-      form.style.strokeWidth = hollow ? 2.5 : 0;
-      return svg("svg", { viewBox: "-14 -14 28 28", "aria-hidden": "true" }, form);
-    };
-    return el("p", { class: "legend" }, ...entries.map((each) => el("span", {}, swatch(each), each.text)));
-  }
-
-  function uplotOptions(box, { spec, readout }) {
-    const paint = colours(box);
-    const font = fontOf(1);
-    const line = { stroke: () => paint.grid, width: 1 };
-    const axis = (side, { title, format, log, whole, space }) => ({
-      label: title,
-      labelFont: font,
-      labelSize: 20,
-      font,
-      stroke: () => paint.soft,
-      grid: line,
-      ticks: line,
-      values: (u, found) => found.map((value) => (known(value) ? format(value) : "")),
-      ...(whole ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000], space: space || 40 } : {}),
-      ...(log ? { splits: (u, i, low, high) => decades(low, high), filter: (u, found) => found } : {}),
-      ...(side === "x" ? { size: 32 } : { size: (u, texts) => 24 + 7 * Math.max(3, ...(texts || []).map((t) => t.length)) }),
-    });
-    const scale = ({ log }) => ({ time: false, auto: false, range: (u, low, high) => [low, high], ...(log ? { distr: 3 } : {}) });
-    const show = (u, key, [min, max]) => u.setScale(key, { min, max });
-    const everything = (u) => u.batch(() => ["x", "y"].forEach((key) => show(u, key, spec[key].range)));
-    let under = null; // the mark that is nearest to the pointer
-    const point = (u) => {
-      const { left, top } = u.cursor;
-      let least = REACH;
-      under = null;
-      for (const mark of left < 0 ? [] : spec.marks) {
-        const away = Math.hypot(u.valToPos(mark.x, "x") - left, u.valToPos(mark.y, "y") - top);
-        if (away < least) [under, least] = [mark, away];
-      }
-      readout.textContent = under?.text ?? spec.hint ?? "";
-      u.over.style.cursor = under?.open ? "pointer" : "";
-    };
-    return {
-      width: box.clientWidth,
-      height: spec.height || 260,
-      legend: { show: false },
-      cursor: {
-        points: { show: false },
-        drag: { x: true, y: true, uni: 24 },
-        bind: { dblclick: (u) => () => (everything(u), null) },
-      },
-      scales: { x: scale(spec.x), y: scale(spec.y) },
-      axes: [axis("x", spec.x), axis("y", spec.y)],
-      series: [{}, { paths: () => null, points: { show: false } }],
-      hooks: {
-        ready: [everything, (u) => u.over.addEventListener("click", () => !u.select.width && under?.open?.())],
-        setCursor: [point],
-        draw: [(u) => drawAll(u, spec, paint)],
-      },
-    };
-  }
-
-  function drawAll(u, spec, paint) {
-    const { ctx } = u;
-    const px = uPlot.pxRatio;
-    const { left, top, width, height } = u.bbox;
-    const pen = {
-      ctx, px, left, top, width, height, right: left + width, bottom: top + height,
-      x: (value) => u.valToPos(value, "x", true),
-      y: (value) => u.valToPos(value, "y", true),
-      rect(x0, y0, x1, y1, colour) {
-        ctx.fillStyle = paint[colour];
-        ctx.fillRect(x0, y0, Math.max(x1 - x0, px), Math.max(y1 - y0, px));
-      },
-      line(points, colour, { width = 1 } = {}) {
-        ctx.beginPath();
-        points.forEach(([x, y]) => ctx.lineTo(pen.x(x), pen.y(y)));
-        ctx.strokeStyle = paint[colour];
-        ctx.lineWidth = width * px;
-        ctx.stroke();
-      },
-      label(text, x, y, colour, align = "left") {
-        Object.assign(ctx, { font: fontOf(px), fillStyle: paint[colour], textAlign: align, textBaseline: "bottom" });
-        ctx.fillText(text, x, y - 3 * px);
-        const { width } = ctx.measureText(text);
-        return [align === "right" ? x - width : x, y - 17 * px, width, 15 * px];
-      },
-      dot({ x, y, shape, colour, hollow }, r) {
-        const corners = CORNERS[shape];
-        ctx.beginPath();
-        if (corners) corners.forEach(([dx, dy]) => ctx.lineTo(pen.x(x) + r * dx, pen.y(y) + r * dy));
-        else ctx.arc(pen.x(x), pen.y(y), r, 0, 2 * Math.PI);
-        ctx.closePath();
-        Object.assign(ctx, { fillStyle: paint[hollow ? "ground" : colour], strokeStyle: paint[colour], lineWidth: 1.6 * px });
-        ctx.fill();
-        if (hollow) ctx.stroke();
-      },
-    };
-    ctx.save();
-    ctx.beginPath();
-    ctx.rect(left, top, width, height);
-    ctx.clip();
-    spec.paint?.(pen);
-    for (const { x, low, high, colour } of spec.marks) {
-      if (known(low) && known(high)) pen.line([[x, low], [x, high]], colour, { width: 1.5 });
-    }
-    if (spec.dots) for (const mark of spec.marks) pen.dot(mark, spec.dots * px);
-    ctx.restore();
-  }
-
-  // Returns the places of ticks on a logarithmic axis: powers of ten, and between them where those are few.
-  function decades(low, high) {
-    const span = Math.log10(high / low);
-    const steps = span > 4 ? [1] : span > 1.2 ? [1, 3] : [1, 1.5, 2, 3, 5, 7];
-    const every = Math.ceil(span / 8);
-    const first = Math.floor(Math.log10(low));
-    const powers = Array.from({ length: Math.ceil(span) + 2 }, (_, i) => first + i).filter((power) => power % every === 0);
-    return powers.flatMap((power) => steps.map((step) => step * 10 ** power)).filter((value) => value >= low && value <= high);
-  }
+  // Returns both ends of an axis in words; the upper one as a change where these are the same.
+  const endsOf = (low, high) => [asTime(low), asTime(low) === asTime(high) && high > low ? asChange(high / low) : asTime(high)];
 
   // Returns a range around values, `part` of it free at each end.
-  function around(values, { log = false, part = 0.06 } = {}) {
-    const [low, high] = extent(values.filter((value) => known(value) && (!log || value > 0)));
-    if (low > high) return log ? [1, 10] : [0, 1];
-    if (log) {
-      const factor = Math.max((high / low) ** part, 1.15);
-      return [low / factor, high * factor];
-    }
+  function around(values, part) {
+    const [low, high] = extent(values.filter(known));
     const margin = (high - low) * part || Math.abs(high) * 0.01 || 1;
     return [low - margin, high + margin];
   }
 
   const extent = (values) => values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
 
-  // --- the plots of a case -------------------------------------------------------------------------
-
-  function plotDistribution(host, scope) {
-    const [low, high, counts, note] = scope.distribution;
-    const width = (high - low) / counts.length || Math.abs(low) * 0.001 || 1;
-    const marks = counts.map((count, i) => ({
-      x: low + (i + 0.5) * width,
-      y: count,
-      text: `${asTime(low + i * width)} to ${asTime(low + (i + 1) * width)}: ${count} samples`,
-    }));
-    chart(host, {
-      title: "Distribution of the samples",
-      hint: `median ${scope.time} in its 95 % interval${note ? `; ${note}` : ""}`,
-      x: { title: "time", format: asTime, range: [low - width / 2, low + (counts.length + 0.5) * width] },
-      y: { title: "samples", format: digits, range: [0, Math.max(...counts) * 1.08] },
-      marks,
-      paint: (pen) => {
-        for (const { x, y } of marks) {
-          if (y) pen.rect(pen.x(x - width / 2), pen.y(y), pen.x(x + width / 2) - pen.px, pen.y(0), "accent");
-        }
-        if (!known(scope.ns)) return;
-        pen.rect(pen.x(scope.low_ns ?? scope.ns), pen.top, pen.x(scope.high_ns ?? scope.ns), pen.bottom, "band");
-        pen.rect(pen.x(scope.ns), pen.top, pen.x(scope.ns), pen.bottom, "ink");
-      },
+  function distributionOf({ distribution: [low, high, bins, note], time, ns, low_ns, high_ns }) {
+    const [width, left, right, top, bottom] = [420, 58, 410, 10, 122];
+    const most = Math.max(...bins);
+    const x = (value) => left + (Math.max(0, Math.min(1, (value - low) / (high - low || 1)))) * (right - left);
+    const y = (count) => bottom - (count * (bottom - top)) / most;
+    const step = (right - left) / bins.length;
+    const bars = bins.map((count, i) => {
+      const [from, to] = [i, i + 1].map((place) => asTime(low + ((high - low) * place) / bins.length));
+      return rect("bin", left + i * step, y(count), Math.max(1, step - 1), bottom - y(count), `${from} to ${to}: ${count} samples`);
     });
+    const [from, to] = [low_ns ?? ns, high_ns ?? ns].map(x);
+    const [first, last] = endsOf(low, high);
+    const said = `median ${time} in its 95 % interval${note ? `; ${note}` : ""}`;
+    const title = "Distribution of the samples";
+    const parts = [
+      ...bars,
+      known(ns) && rect("band", from, top, Math.max(1, to - from), bottom - top),
+      known(ns) && stroke("middle", [x(ns), top], [x(ns), bottom]),
+      stroke("grid", [left, bottom], [right, bottom]),
+      word(String(most), left - 6, top + 10, "end"),
+      word(first, left, bottom + 16, "start"),
+      word(last, right, bottom + 16, "end"),
+    ];
+    return pictured(title, said, drawing("small", width, bottom + 22, `${title}: ${said}`, ...parts));
   }
 
   const recorded = (epoch) => typeof epoch === "number";
+  const RECORDED = { kind: "recorded", shape: "circle" };
   // What sessions of a run were measured for, as Python names it.
   const ROLES = {
-    measured: { text: "this run", colour: "ink", shape: "diamond" },
-    confirming: { text: "confirms", colour: "ink", shape: "square", hollow: true },
-    further: { text: "further session", colour: "ink", shape: "triangle", hollow: true },
+    measured: { text: "this run", kind: "measured", shape: "diamond" },
+    confirming: { text: "sessions that confirm", kind: "hollow", shape: "square" },
+    further: { text: "further sessions", kind: "hollow", shape: "triangle" },
   };
 
-  function plotSessions(host, run, scope) {
-    const cards = [...new Set(scope.sessions.map(([, card]) => card))];
+  // Draws a time's recorded sessions and those of this run, with what the marks mean.
+  function sessionsOf(run, sessions, title, { band, threshold, colour } = {}) {
+    const past = sessions.filter(([, , epoch]) => recorded(epoch));
+    const cards = [...new Set(past.map(([, card]) => card))];
     const named = (card) => (known(card) ? `card ${run.cards[card]}` : "no card named");
-    const found = scope.sessions.map(([moment, card, epoch, y, low, high], i) => {
-      const span = recorded(epoch) ? `epoch ${epoch + 1}` : "this run";
-      const entry = recorded(epoch) ? { text: named(card), ...look(cards.indexOf(card)) } : ROLES[epoch];
-      const range = known(low) && known(high) ? `${asTime(low)} … ${asTime(high)}, ` : "";
-      const text = `${recorded(epoch) ? span : entry.text}, ${run.moments[moment]}: ${asTime(y)}, ${range}${named(card)}`;
-      return { epoch, span, entry, day: run.moments[moment].slice(0, 10), mark: { x: i + 1, y, low, high, ...entry, text } };
+    const byCard = (card) => (cards.length > 1 ? look(cards.indexOf(card)) : RECORDED);
+    const points = sessions.map(([moment, card, epoch, y, low, high]) => {
+      const [who, marked] = recorded(epoch) ? [`epoch ${epoch + 1}`, byCard(card)] : [ROLES[epoch].text, ROLES[epoch]];
+      const range = known(low) && known(high) ? `, ${asTime(low)} … ${asTime(high)}` : "";
+      return { ...marked, y, low, high, epoch, text: `${who}, ${run.moments[moment]}: ${asTime(y)}${range}, ${named(card)}` };
     });
-    const rank = ({ epoch }) => Object.keys(ROLES).indexOf(epoch); // cards before roles
-    const legend = new Map([...found].sort((a, b) => rank(a) - rank(b)).map(({ entry }) => [entry.text, entry]));
-    const [low, high] = around(found.flatMap(({ mark }) => [mark.low, mark.high, mark.y]));
-    const begins = found.flatMap(({ span }, i) => (span === found[i - 1]?.span ? [] : [i]));
-    chart(host, {
-      title: "Recorded sessions and this run",
-      hint: `${found.length} sessions, oldest first`,
-      legend: [...legend.values()],
-      x: { title: "session", format: (x) => found[Math.round(x) - 1]?.day ?? "", whole: true, space: 90, range: [0.4, found.length + 0.6] },
-      y: { title: "time", format: asTime, range: [low, high + 0.14 * (high - low)] }, // with room for the epochs' names
-      marks: found.map(({ mark }) => mark),
-      dots: 4.5,
-      paint: (pen) => {
-        let free = Infinity; // what is left of a newer label
-        for (const first of begins.toReversed()) {
-          const x = first ? pen.x(first + 0.5) : pen.left;
-          if (first) pen.rect(x, pen.top, x, pen.bottom, "soft");
-          const width = 7.5 * found[first].span.length * pen.px;
-          const right = x > pen.left + 0.8 * pen.width;
-          const [from, to] = right ? [pen.right - width, pen.right] : [x, x + width];
-          if ((right ? pen.right : to) > free) continue;
-          free = from;
-          pen.label(found[first].span, right ? to - 4 * pen.px : from + 4 * pen.px, pen.top + 16 * pen.px, "soft", right ? "right" : "left");
-        }
-      },
-    });
+    const days = [past[0], past.at(-1)].map((session) => session && run.moments[session[0]].slice(0, 10));
+    const told = past.length && `${past.length} recorded on ${cards.length} ${cards.length === 1 ? "card" : "cards"}, ${[...new Set(days)].join(" to ")}`;
+    const opens = new Set(past.map(([, , epoch]) => epoch)).size > 1 ? "a dashed line opens an epoch" : "";
+    const entries = [
+      ...(cards.length > 1 ? cards.map((card) => ({ text: named(card), ...byCard(card) })) : []),
+      ...Object.keys(ROLES).filter((role) => points.some(({ epoch }) => epoch === role)).map((role) => ROLES[role]),
+      ...(band ? [{ text: `± ${threshold}`, kind: "band", shape: "square" }] : []),
+    ];
+    const said = el("p", { class: "quiet" }, [told, opens].filter(Boolean).join("; "));
+    return el("div", {}, sequence(points, title, { band, colour }), said, legendOf(entries, colour));
   }
 
-  const pictured = (title, told, ...picture) => el("figure", {}, el("figcaption", {}, title), small(...picture), el("output", {}, told));
-
-  // --- the plots of all cases ----------------------------------------------------------------------
+  // Draws points in their order, oldest first: {y, low, high, epoch} and what a mark has.
+  function sequence(points, title, { band, levels = [], colour = "", height = 120 } = {}) {
+    const [width, left, right, top] = [420, 58, 410, 10];
+    const [low, high] = around([...points.flatMap((point) => [point.y, point.low, point.high]), ...(band || [])], 0.08);
+    const x = (i) => left + ((i + 0.5) * (right - left)) / points.length;
+    const y = (value) => top + ((high - value) * (height - 2 * top)) / (high - low);
+    const ends = extent(points.map((point) => point.y));
+    const texts = endsOf(...ends);
+    const grid = (ends[0] < ends[1] ? [0, 1] : [0]).flatMap((i) => [
+      stroke("grid", [left, y(ends[i])], [right, y(ends[i])]),
+      word(texts[i], left - 6, y(ends[i]) + 4, "end"),
+    ]);
+    const begins = points.flatMap(({ epoch }, i) => (i && recorded(epoch) && epoch !== points[i - 1].epoch ? [x(i - 0.5)] : []));
+    return drawing(
+      `small ${colour}`, width, height, title,
+      band && rect("band", left, y(band[1]), right - left, Math.max(y(band[0]) - y(band[1]), 1)),
+      ...grid,
+      ...begins.map((place) => stroke("epoch", [place, top], [place, height - top])),
+      ...levels.map(([from, to, level]) => stroke("level", [x(from) - 6, y(level)], [x(to) + 6, y(level)])),
+      ...points.map((point, i) => known(point.low) && known(point.high) && stroke("range", [x(i), y(point.low)], [x(i), y(point.high)])),
+      ...points.map((point, i) => mark(x(i), y(point.y), point)),
+    );
+  }
 
   // Shows each case's series over sessions, those with a step first.
   function plotTrends(host, run, rows) {
@@ -374,12 +236,12 @@
     const found = all.filter(({ label }) => labels.has(label)).sort((a, b) => first(a) - first(b));
     const picture = ({ label, case: id, scope, points, ns, levels, change }) => {
       const moments = points.map((point) => DATA.trends.moments[point]);
-      const drawn = ns.map((y, i) => ({ y, role: run.name.startsWith(moments[i]) ? "measured" : "recorded" }));
+      const drawn = ns.map((y, i) => ({ y, text: `${moments[i]}: ${asTime(y)}`, ...(run.name.startsWith(moments[i]) ? ROLES.measured : RECORDED) }));
       const row = labels.get(label);
       const jump = tone(row.state) !== "faint" && row.change ? `; this run: ${row.state} ${row.change}, too new to be a step` : "";
       const said = `${change || `no step, ${moments[0].slice(0, 10)} to ${moments.at(-1).slice(0, 10)}`}${jump}`;
       const name = el("a", { href: linkTo(run, row.case) }, ...named(id), ` ${scope}`);
-      return pictured(name, said, drawn, { format: asTime, levels, title: `${label}, ${ns.length} sessions: ${said}`, height: 90 });
+      return pictured(name, said, sequence(drawn, `${label}, ${ns.length} sessions: ${said}`, { levels, height: 90 }));
     };
     const stepped = found.filter((each) => each.change).length;
     host.replaceChildren(
@@ -396,76 +258,93 @@
 
   const onRoof = (row) => positive(row.intensity) && positive(row.flop_s);
 
+  // Draws kernels by operations a byte and rate, under the ceilings. Both axes are logarithmic.
   function plotRoofline(host, run, rows) {
-    host.replaceChildren();
     const found = rows.filter(onRoof).sort((a, b) => a.intensity - b.intensity);
-    if (!found.length) return;
-    const ceilings = run.ceilings.map(([name, kind, rate, text]) => ({ kind, rate, text: `${name} ${text}` }));
+    if (!found.length) return host.replaceChildren(el("p", { class: "quiet" }, "No kernel with bytes and flops is left here."));
+    const ceilings = run.ceilings.map(([name, kind, rate, text]) => ({ kind, rate, text: `${name} ${text}` })).filter(({ rate }) => positive(rate));
     const memory = ceilings.filter(({ kind }) => kind === "memory");
     const compute = ceilings.filter(({ kind }) => kind === "compute").sort((a, b) => b.rate - a.rate);
-    const [fastest, broadest] = [compute, memory].map((of) => Math.max(...of.map(({ rate }) => rate)));
-    const backends = [...new Set(found.map((row) => row.backend))].sort();
-    const marks = found.map((row) => ({
-      x: row.intensity,
-      y: row.flop_s,
-      ...look(backends.indexOf(row.backend)),
-      open: () => go(run, row.case),
-      text: `${row.label}: ${asRate(row.flop_s)} at ${digits(row.intensity)} FLOP a byte${row.ceiling ? `, ${row.ceiling}` : ""}`,
-    }));
     const turns = memory.flatMap((m) => compute.map((c) => c.rate / m.rate));
-    const xs = around([...found.map((row) => row.intensity), ...turns], { log: true, part: 0.1 });
+    const beside = (values, part) => {
+      const [low, high] = extent(values);
+      const factor = Math.max((high / low) ** part, 1.15);
+      return [low / factor, high * factor];
+    };
+    const xs = beside([...found.map((row) => row.intensity), ...turns], 0.1);
     const tops = [...compute.map(({ rate }) => rate), ...memory.map(({ rate }) => rate * xs[0])];
-    const ys = around([...found.map((row) => row.flop_s), ...tops], { log: true, part: 0.08 });
+    const ys = beside([...found.map((row) => row.flop_s), ...tops], 0.08);
+    const [width, height] = [Math.max(host.clientWidth, 320), 400];
+    const [left, right, top, bottom] = [84, width - 8, 8, height - 42];
+    const place = ([low, high], from, to) => (value) => from + ((to - from) * Math.log(value / low)) / Math.log(high / low);
+    const [x, y] = [place(xs, left, right), place(ys, bottom, top)];
+
+    const labels = [];
+    const taken = found.map((row) => [x(row.intensity) - 6, y(row.flop_s) - 6, x(row.intensity) + 6, y(row.flop_s) + 6]);
+    const pen = document.createElement("canvas").getContext("2d"); // which knows how wide a text is
+    pen.font = `12px ${getComputedStyle(host).fontFamily}`;
+    // Writes a text where nothing else stands: `places` gives lower left corners for its width, the best one first.
+    const label = (text, places) => {
+      const long = pen.measureText(text).width;
+      const boxes = places(long).map(([x0, y0]) => [x0, y0 - 13, x0 + long, y0 + 3]);
+      const inside = ([x0, y0, x1, y1]) => x0 >= left && x1 <= right && y0 >= top && y1 <= bottom;
+      const free = ([x0, y0, x1, y1]) => taken.every(([a, b, c, d]) => x1 < a || c < x0 || y1 < b || d < y0);
+      const box = boxes.find((each) => inside(each) && free(each));
+      if (!box) return; // then the marks alone tell it, under the pointer
+      taken.push(box);
+      labels.push(word(text, box[0], box[3] - 3, "start"));
+    };
+    const roofs = [
+      ...compute.map(({ rate, text }) => {
+        const start = Math.max(xs[0], memory.length ? rate / Math.max(...memory.map((of) => of.rate)) : xs[0]);
+        label(text, (long) => [0, 0.5, 1, 1.5, 2].flatMap((part) => [-4, 15].map((by) => [right - 4 - long * (1 + part), y(rate) + by])));
+        return stroke("roof", [x(start), y(rate)], [right, y(rate)]);
+      }),
+      ...memory.map(({ rate, text }) => {
+        const end = Math.min(xs[1], (compute[0]?.rate ?? ys[1]) / rate);
+        const along = [0.5, 0.35, 0.65, 0.2, 0.8, 0.95].map((part) => xs[0] * (end / xs[0]) ** part);
+        label(text, (long) => [-long - 6, 8].flatMap((by) => along.map((value) => [x(value) + by, y(value * rate) + (by > 0 ? 14 : -3)])));
+        return stroke("roof", [x(xs[0]), y(xs[0] * rate)], [x(end), y(end * rate)]);
+      }),
+    ];
     const groups = groupsOf(found);
-    chart(host, {
-      title: "Roofline: rate by operations a byte, under the ceilings measured on this card",
-      hint: `${found.length} kernels; a column is a problem at one size, a mark one variant; a click opens a case`,
-      summary: bestOfEach(run, groups),
-      height: 380,
-      legend: backends.map((text, i) => ({ text, ...look(i) })),
-      x: { title: "FLOP a byte", format: asSize, log: true, range: xs },
-      y: { title: "rate", format: asRate, log: true, range: ys },
-      marks,
-      dots: found.length > 200 ? 2.5 : 4,
-      paint: (pen) => {
-        const { px } = pen;
-        const taken = found.map((row) => [pen.x(row.intensity) - 5 * px, pen.y(row.flop_s) - 5 * px, 10 * px, 10 * px]);
-        for (const { rate, text } of memory) {
-          const end = compute.length ? Math.min(fastest / rate, xs[1]) : xs[1];
-          pen.line([[xs[0], xs[0] * rate], [end, end * rate]], "soft", { width: 1.5 });
-          const middle = Math.sqrt(xs[0] * end);
-          const least = pen.left + 7.5 * text.length * px;
-          taken.push(pen.label(text, Math.max(pen.x(middle) - 6 * px, least), pen.y(middle * rate), "soft", "right"));
-        }
-        for (const [i, { rate, text }] of compute.entries()) {
-          const start = memory.length ? rate / broadest : xs[0];
-          pen.line([[Math.max(start, xs[0]), rate], [xs[1], rate]], "soft", { width: 1.5 });
-          taken.push(pen.label(text, pen.right - 4 * px, pen.y(rate) + (i ? 19 * px : 0), "soft", "right"));
-        }
-        for (const group of groups) {
-          if (group.length > 1) pen.line(group.map((row) => [row.intensity, row.flop_s]), "faint", { width: 0.75 });
-        }
-        for (const group of groups) nameColumn(pen, pointOf(run, group[0]), group, taken);
-      },
+    for (const group of groups) {
+      const at = x(group[0].intensity);
+      const [high, low] = extent(group.map((row) => y(row.flop_s)));
+      const lines = [(high + low) / 2 + 5, low + 22, high - 10, low + 4, high + 4, (3 * high + low) / 4, (high + 3 * low) / 4, low + 40, high - 28];
+      label(pointOf(run, group[0]), (long) => lines.flatMap((line) => [at + 9, at - long - 9, at - long / 2].map((start) => [start, line])));
+    }
+    const backends = [...new Set(found.map((row) => row.backend))].sort();
+    const marks = found.map((row) => {
+      const text = `${row.label}: ${asRate(row.flop_s)} at ${digits(row.intensity)} FLOP a byte${row.ceiling ? `, ${row.ceiling}` : ""}`;
+      return mark(x(row.intensity), y(row.flop_s), { ...look(backends.indexOf(row.backend)), text, open: () => go(run, row.case) });
     });
+    const title = "Roofline: rate by operations a byte, under the ceilings measured on this card";
+    const said = `${found.length} kernels; a column is a problem at one size, a mark one variant; a click opens a case`;
+    const parts = [
+      ...decades(...xs).flatMap((value) => [stroke("grid", [x(value), top], [x(value), bottom]), word(asSize(value), x(value), bottom + 16, "middle")]),
+      ...decades(...ys).flatMap((value) => [stroke("grid", [left, y(value)], [right, y(value)]), word(asRate(value), left - 6, y(value) + 4, "end")]),
+      word("FLOP a byte", (left + right) / 2, height - 6, "middle"),
+      ...roofs,
+      ...groups.map((group) => stroke("column", ...group.map((row) => [x(row.intensity), y(row.flop_s)]))),
+      ...marks,
+      svg("g", { class: "labels" }, ...labels),
+    ];
+    const legend = legendOf(backends.map((text, i) => ({ text, ...look(i) })));
+    host.replaceChildren(pictured(title, said, legend, drawing("roofline", width, height, [title, bestOfEach(run, groups), said].join(". "), ...parts)));
   }
 
-  // Writes a column's name beside it, where nothing else stands; else its marks alone tell it, under the pointer.
-  function nameColumn(pen, text, group, taken) {
-    pen.ctx.font = fontOf(pen.px);
-    const [width, height] = [pen.ctx.measureText(text).width, 15 * pen.px];
-    const x = pen.x(group[0].intensity);
-    const [high, low] = extent(group.map((row) => pen.y(row.flop_s)));
-    const lines = [(high + low) / 2 + height / 2, low + height * 1.4, high - 4 * pen.px, low, high + height];
-    const starts = [x + 8 * pen.px, x - width - 8 * pen.px, x - width / 2];
-    const isFree = ([start, y]) =>
-      start > pen.left && start + width < pen.right && y - height > pen.top && y < pen.bottom &&
-      taken.every(([a, b, w, h]) => start + width < a || a + w < start || y < b || b + h < y - height);
-    const place = lines.flatMap((y) => starts.map((start) => [start, y])).find(isFree);
-    if (!place) return;
-    taken.push([place[0], place[1] - height, width, height]);
-    pen.label(text, ...place, "ink");
+  // Returns the places of ticks on a logarithmic axis: powers of ten, and between them where those are few.
+  function decades(low, high) {
+    const span = Math.log10(high / low);
+    const steps = span > 4 ? [1] : span > 1.2 ? [1, 3] : [1, 1.5, 2, 3, 5, 7];
+    const every = Math.ceil(span / 8);
+    const first = Math.floor(Math.log10(low));
+    const powers = Array.from({ length: Math.ceil(span) + 2 }, (_, i) => first + i).filter((power) => power % every === 0);
+    return powers.flatMap((power) => steps.map((step) => step * 10 ** power)).filter((value) => value >= low && value <= high);
   }
+
+  // --- how fast the variants are -------------------------------------------------------------------
 
   const pointOf = (run, row) => [row.problem, run.cases[row.case].point].filter(Boolean).join(" ");
   const bestOfEach = (run, groups) => {
@@ -764,50 +643,15 @@
     return el("div", { class: "command" }, el("span", { class: "quiet" }, title), code, el("button", { type: "button", class: "no-print", "aria-label": `Copy: ${title}`, on: { click: copy } }, "Copy"));
   }
 
-  // Draws a time's recorded sessions and those of this run.
+  // Draws the recorded sessions of the newest epoch and those of this run.
   function pastOf(run, card, scope) {
     const newest = Math.max(...scope.sessions.map(([, , epoch]) => (recorded(epoch) ? epoch : -1)));
+    if (newest < 0) return "";
     const sessions = scope.sessions.filter(([, , epoch]) => !recorded(epoch) || epoch === newest);
-    const points = sessions.map(([moment, of, epoch, ns]) => ({ y: ns, role: recorded(epoch) ? "recorded" : epoch, day: run.moments[moment].slice(0, 10), card: of }));
-    const past = points.filter((point) => point.role === "recorded");
-    if (!past.length) return "";
-    const roles = new Set(points.map((point) => point.role));
-    const [least, most] = extent(past.map((point) => point.y));
+    const [least, most] = extent(sessions.filter(([, , epoch]) => recorded(epoch)).map(([, , , ns]) => ns));
     const band = known(card.limit_at) && [card.before_ns / (1 + card.limit_at), card.before_ns * (1 + card.limit_at)];
-    const on = new Set(past.map((point) => point.card)).size;
-    const span = past[0].day === past.at(-1).day ? past[0].day : `${past[0].day} to ${past.at(-1).day}`;
     const title = `Recorded sessions took ${asTime(least)} to ${asTime(most)}; this run ${card.times}`;
-    const key = [
-      `● ${past.length} recorded on ${on} ${on === 1 ? "card" : "cards"}, ${span}`,
-      "◆ this run",
-      roles.has("confirming") && "□ sessions that confirm",
-      roles.has("further") && "△ further sessions",
-      band && `band: ±\u00a0${card.threshold}`,
-    ];
-    return el("div", {}, small(points, { format: asTime, band, tone: tone(card.kind), title }), el("p", { class: "quiet key" }, key.filter(Boolean).join(" · ")));
-  }
-
-  // Draws a few points in their order as a small picture, in which this run's stand apart.
-  function small(points, { format, band, levels = [], tone: colour = "", title, height = 120 }) {
-    const [width, left, right, top] = [420, 58, 10, 10];
-    const [low, high] = around([...points.map((point) => point.y), ...(band || [])], { part: 0.08 });
-    const x = (i) => left + ((i + 0.5) * (width - left - right)) / points.length;
-    const y = (value) => top + ((high - value) * (height - 2 * top)) / (high - low);
-    const box = band && { x: left, width: width - left - right, y: y(band[1]), height: Math.max(y(band[0]) - y(band[1]), 1) };
-    const ends = extent(points.map((point) => point.y));
-    const same = format(ends[0]) === format(ends[1]);
-    const grid = [...new Set(ends)].flatMap((value) => [
-      svg("path", { class: "grid", d: `M${left} ${y(value)}H${width - right}` }),
-      svg("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, same && value > ends[0] ? asChange(value / ends[0]) : format(value)),
-    ]);
-    const lines = levels.map(([from, to, level]) => svg("path", { class: "level", d: `M${x(from) - 6} ${y(level)}H${x(to) + 6}` }));
-    const marks = points.map((point, i) => {
-      const shape = { measured: "M0-6L6 0L0 6L-6 0Z", confirming: "M-4-4H4V4H-4Z", further: "M0-5L5 4H-5Z" }[point.role];
-      if (!shape) return svg("circle", { class: "recorded", cx: x(i), cy: y(point.y), r: 4 });
-      return svg("path", { class: point.role, d: shape, transform: `translate(${x(i)} ${y(point.y)})` });
-    });
-    const options = { class: `small ${colour}`, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title };
-    return svg("svg", options, box && svg("rect", { class: "band", ...box }), ...grid, ...lines, ...marks);
+    return sessionsOf(run, sessions, title, { band, threshold: card.threshold, colour: tone(card.kind) });
   }
 
   function otherChanges(run) {
@@ -875,7 +719,7 @@
         (compared || run.canaries.length > 0) && folded("Is the machine as recorded?", true, (body) => body.append(...machine(run))),
         DATA.trends.series.length > 0 && plotted("Since when? Times over sessions", plotTrends),
         cases,
-        el("p", { class: "quiet no-print keys" }, "Keys: / searches, j and k go through the rows, Enter opens a case, Escape comes back. In a plot, dragging zooms and a double click shows all again."),
+        el("p", { class: "quiet no-print keys" }, "Keys: / searches, j and k go through the rows, Enter opens a case, Escape comes back."),
       ].filter(Boolean),
     );
     const showRows = caseTable(run, cases, heading);
@@ -945,15 +789,17 @@
 
   function scopeSection(run, one, scope) {
     const [name, timer, cache] = scope.timing;
-    const plots = el("div", { class: "plots" });
-    if (scope.distribution) plotDistribution(plots, scope);
-    if (scope.sessions.length > 1) plotSessions(plots, run, scope);
+    const title = "Recorded sessions and this run";
+    const drawings = [
+      scope.distribution && distributionOf(scope),
+      scope.sessions.length > 1 && el("figure", {}, el("figcaption", {}, title), sessionsOf(run, scope.sessions, title)),
+    ].filter(Boolean);
     const reason = !one.told.some(([, text]) => text === scope.reason) && scope.reason;
-    const [title, rows, notes] = scope.work ?? [];
+    const [workTitle, rows, notes] = scope.work ?? [];
     const whole = (row) => [...row.slice(0, -1), ...run.launched[row.at(-1)]];
-    const work = title ? [el("h3", {}, title), tableOf(run.work_titles, rows.map(whole)), listOf(notes)] : [];
+    const work = workTitle ? [el("h3", {}, workTitle), tableOf(run.work_titles, rows.map(whole)), listOf(notes)] : [];
     const words = [el("p", { class: "quiet" }, scope.told), reason && el("p", {}, badge(scope.state), " ", reason)];
-    return section(`${name} by ${timer}, ${cache}`, ...words, plots, ...work);
+    return section(`${name} by ${timer}, ${cache}`, ...words, el("div", { class: "plots" }, ...drawings), ...work);
   }
 
   // --- where the reader is -------------------------------------------------------------------------
@@ -1026,14 +872,8 @@
   });
   addEventListener("scroll", () => { if (last) last.scroll = window.scrollY; }, { passive: true });
   addEventListener("hashchange", route);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawCharts);
-  // Paper is light, whatever the screen is.
-  for (const [event, printed] of [["beforeprint", true], ["afterprint", false]]) {
-    addEventListener(event, () => {
-      if (printed) for (const box of document.querySelectorAll("details")) openNow(box);
-      document.documentElement.classList.toggle("printed", printed);
-      redrawCharts();
-    });
-  }
+  addEventListener("beforeprint", () => {
+    for (const box of document.querySelectorAll("details")) openNow(box);
+  });
   route();
 })();
