@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from importlib import resources
-from typing import Any, TypeGuard
+from typing import Any
 
 import msgspec
 
@@ -49,7 +49,6 @@ from pytest_gpukern.report.rows import (
     ResultRow,
     ScopeTime,
     chosen_text,
-    counts_flops,
     half_width,
     nearest_ceiling,
     shared_sizes,
@@ -72,8 +71,6 @@ from pytest_gpukern.values.verdict_table import STATES, severity
 _MOST_BINS, _FEWEST_BINS = 40, 8
 _FEWEST_BINNED = 20
 """Of fewer samples bins say nothing."""
-_BLOCK = 5000
-"""Rows of a table that are put into columns together, so that no table is in memory as a whole."""
 _LARGEST = 1e30
 """Numbers from here on, which only a damaged file has, are left out: the axes of a plot would have no end."""
 _TIMES = operator.attrgetter("median_ns", "low_ns", "high_ns")
@@ -109,7 +106,8 @@ def page(runs: Sequence[RunResults]) -> bytes:
 </body>
 </html>
 """
-    return b"".join([before.encode(), _escaped(_data(runs)), behind.encode()])  # text takes twice the memory
+    data = _escaped(_plain(_data(runs)))
+    return b"".join([before.encode(), data, behind.encode()])  # text takes twice the memory
 
 
 def _data(runs: Sequence[RunResults]) -> JsonDict:
@@ -119,7 +117,7 @@ def _data(runs: Sequence[RunResults]) -> JsonDict:
         "units": {"time": units.TIMES, "rate": [(scale, f"{name}FLOP/s") for scale, name in units.RATES]},
         "tones": {state: row.tone for state, row in STATES.items()},
         "barred": [state for state, row in STATES.items() if row.always_fails],
-        "trends": _trends(newest_first),  # first, so that its memory serves the runs
+        "trends": _trends(newest_first),
         "runs": [_RunData(run).json() for run in newest_first],
     }
 
@@ -135,13 +133,10 @@ def _hash(text: str) -> str:
 
 def _escaped(data: object) -> bytes:
     """Returns JSON in which no text ends the script element or begins another."""
-    text = _json(data)
+    text = msgspec.json.encode(data)
     for character in "<>&\u2028\u2029":
         text = text.replace(character.encode(), f"\\u{ord(character):04x}".encode())
     return text
-
-
-_json = msgspec.json.Encoder().encode
 
 
 def _plain(value: Any) -> Any:
@@ -160,33 +155,15 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _drawable(value: float | None) -> TypeGuard[float]:
-    return value is not None and abs(value) < _LARGEST
-
-
 def _rounded(value: float) -> float | int:
     rounded = float(f"{value:.5g}") if abs(value) * _LARGEST > 1 else 0.0
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
 
 
-def _table(entries: Iterable[JsonDict]) -> list[msgspec.Raw]:
-    """Returns dicts with the same keys as columns, in blocks; values are hashable."""
-    left = iter(entries)
-    blocks = iter(lambda: list(itertools.islice(left, _BLOCK)), [])
-    return [msgspec.Raw(_escaped(_block(block))) for block in blocks]
-
-
-def _block(entries: Sequence[JsonDict]) -> JsonDict:
-    """Returns entries as columns; one with few different values has each once."""
-    columns = {}
-    for name in entries[0]:
-        values = [entry[name] for entry in entries]
-        places = {value: place for place, value in enumerate(dict.fromkeys(values))}
-        if 2 * len(places) <= len(values):
-            columns[name] = {"distinct": _plain([*places]), "places": [places[value] for value in values]}
-        else:
-            columns[name] = {"values": _plain(values)}
-    return {"count": len(entries), "columns": columns}
+def _table(entries: Iterable[JsonDict]) -> JsonDict:
+    """Returns dicts with the same keys as their names, once, and a list of values for each."""
+    rows = list(entries)
+    return {"names": list(rows[0]) if rows else [], "rows": [list(row.values()) for row in rows]}
 
 
 def _trends(runs: Sequence[RunResults]) -> JsonDict:
@@ -204,7 +181,7 @@ def _trends(runs: Sequence[RunResults]) -> JsonDict:
         for (case_id, key), trend in trends(runs).items()
         if len(trend.points) >= FEWEST_SESSIONS
     )
-    return {"moments": _plain([*moments]), "series": series}
+    return {"moments": list(moments), "series": series}
 
 
 # --- a run ----------------------------------------------------------------------------------------
@@ -230,7 +207,8 @@ class _RunData:
             by_result.setdefault(id(row.result), []).append(row)
         remarks = needs_a_reader(self.rows)
         since = *map(str.strip, run.heading), *run.since_record, false_alarms(run.results), time_spent(run)
-        tables = {
+        failed = cards(run)
+        return {
             "cases": _table(self._case(result, by_result[id(result)]) for result in self.results),
             "scopes": _table(
                 self._scope(row, row.scope, measurement)
@@ -239,9 +217,6 @@ class _RunData:
                 for measurement in row.scope.all
             ),
             "rows": _table(map(self._row, self.rows)),
-        }
-        failed = cards(run)
-        texts = {
             "name": f"{_moment(run.created)}, {_device(run)}",
             "headline": headline(run, failed),
             "context": context(run),
@@ -258,7 +233,7 @@ class _RunData:
             ],
             "closing": [line if isinstance(line, Advice) else (line, "") for line in run.closing],
             "skips": skip_texts(run.skips),
-            "shared": {problem: sizes_text(sizes) for problem, sizes in self.shared.items()},
+            "shared": [(problem, sizes_text(sizes)) for problem, sizes in self.shared.items()],
             "ceilings": _ceilings(run),
             "moments": list(self.moments),
             "cards": list(self.cards),
@@ -267,7 +242,6 @@ class _RunData:
             "kernel_titles": ["Name", *LAUNCH_TITLES],
             "work_titles": _WORK_TITLES,
         }
-        return {**_plain(texts), **tables}
 
     def _places(self, results: Iterable[Result | None]) -> list[int]:
         return [self.places[id(result)] for result in results if result is not None]
@@ -295,7 +269,6 @@ class _RunData:
         reached, limit = nearest_ceiling(row.shares) or ("", "")
         point = (result.case.problem, repr(result.case.measured_point))
         on_roof = measurement is not None and measurement.scope == "kernel" and result.case.on_gpu
-        rate_of = flops if measurement and counts_flops(measurement) else traffic
         sides = sides_of(self.run, result, measurement.key) if measurement and verdict else None
         return {
             "case": self.places[id(result)],
@@ -303,8 +276,6 @@ class _RunData:
             **{name: getattr(row, name) for name in _TEXTS},
             "rank": severity(row.state),
             "ns": ns,
-            "half": half_width(measurement) if measurement else None,
-            "per_s": _per_s(rate_of or None, ns),
             "reached": reached,
             "of_limit": limit,
             "share": max(row.shares.values(), default=None),
@@ -395,7 +366,7 @@ class _RunData:
                 for other in session.measurements
                 if other.key == key and other.invalid is None
             ]
-        return tuple(session for session in sessions if _drawable(session[3]))
+        return tuple(session for session in sessions if (ns := session[3]) is not None and abs(ns) < _LARGEST)
 
     def _work(self, work: Breakdown | None) -> tuple[str, tuple[object, ...], tuple[str, ...]] | None:
         """Returns title, rows and notes; a row ends with the number of what was launched."""

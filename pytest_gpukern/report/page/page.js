@@ -7,7 +7,7 @@
 (() => {
   const DATA = JSON.parse(document.getElementById("data").textContent);
   const FIRST = 300; // rows that are drawn before more are asked for
-  const FEW = 10; // failures, findings and runs' times, likewise
+  const FEW = 10; // failures and series, likewise
   const TONES = new Map([...Object.entries(DATA.tones), ["PASSED", "good"]]); // finding kinds have none
   const main = document.querySelector("main");
 
@@ -25,15 +25,8 @@
     return made;
   }
 
-  // A table crosses in blocks of columns: all values, or those that differ and the place of each row's among them.
-  const records = (blocks) =>
-    blocks.flatMap(({ count, columns }) => {
-      const rows = Array.from({ length: count }, () => ({}));
-      for (const [name, { values, distinct, places }] of Object.entries(columns)) {
-        for (let i = 0; i < count; i += 1) rows[i][name] = values ? values[i] : distinct[places[i]];
-      }
-      return rows;
-    });
+  // A table crosses as the names of its columns and the values of each row.
+  const records = ({ names, rows }) => rows.map((row) => Object.fromEntries(names.map((name, i) => [name, row[i]])));
 
   DATA.trends.series = records(DATA.trends.series);
 
@@ -64,7 +57,7 @@
   const named = (name) => breakable(name, /(?<=[/,])/);
   const spoken = (scope) => scope.replaceAll("_", " ");
 
-  // Shows what is in it once it is opened: plots need a width, and thousands of them time.
+  // Shows what is in it once it is opened: a roofline needs a width, and thousands of figures time.
   function folded(title, open, fill) {
     const body = el("div");
     const toggle = () => {
@@ -72,11 +65,6 @@
     };
     const box = el("details", { open, on: { toggle } }, el("summary", {}, title), body);
     return box;
-  }
-
-  function openNow(box) {
-    box.open = true;
-    box.dispatchEvent(new Event("toggle")); // the browser's own comes later
   }
 
   // Returns a table without its empty columns. A column is a name, or a name and whether it is numeric.
@@ -107,13 +95,11 @@
     triangle: "M0-6L5.5 4H-5.5Z",
     diamond: "M0-6L6 0L0 6L-6 0Z",
   };
-  const COLOURS = 8;
+  const FORMS = Object.keys(SHAPES);
+  const COLOURS = 6;
 
   // Tells the i-th of a legend's entries from the others by colour and shape.
-  function look(i) {
-    const shapes = Object.keys(SHAPES);
-    return { kind: `c${i % COLOURS}`, shape: shapes[(i + Math.floor(i / COLOURS)) % shapes.length] };
-  }
+  const look = (i) => ({ kind: `c${i % COLOURS}`, shape: FORMS[(i + Math.floor(i / COLOURS)) % FORMS.length] });
 
   const drawing = (kind, width, height, label, ...parts) =>
     svg("svg", { class: `drawing ${kind}`, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, ...parts);
@@ -246,14 +232,14 @@
     const stepped = found.filter((each) => each.change).length;
     host.replaceChildren(
       el("p", { class: "quiet" }, `${found.length} series of recorded sessions and these runs, oldest first; ${stepped} with a step. Runs that CI kept make them longer: gpukern report RUN.json RUN.json … -o report.html`),
-      ...fewFirst(found, (part) => el("div", { class: "trends" }, ...part.map(picture))),
+      ...fewFirst(found.slice(0, FIRST), (part) => el("div", { class: "trends" }, ...part.map(picture))),
     );
   }
 
   // Shows the first of a list, and the others on request.
   const fewFirst = (all, shown) => [
     all.length && shown(all.slice(0, FEW)),
-    all.length > FEW && folded(`${Math.min(all.length, FIRST) - FEW} more`, false, (body) => body.append(shown(all.slice(FEW, FIRST)))),
+    all.length > FEW && folded(`${all.length - FEW} more`, false, (body) => body.append(shown(all.slice(FEW)))),
   ].filter(Boolean);
 
   const onRoof = (row) => positive(row.intensity) && positive(row.flop_s);
@@ -266,18 +252,15 @@
     const memory = ceilings.filter(({ kind }) => kind === "memory");
     const compute = ceilings.filter(({ kind }) => kind === "compute").sort((a, b) => b.rate - a.rate);
     const turns = memory.flatMap((m) => compute.map((c) => c.rate / m.rate));
-    const beside = (values, part) => {
-      const [low, high] = extent(values);
-      const factor = Math.max((high / low) ** part, 1.15);
-      return [low / factor, high * factor];
-    };
-    const xs = beside([...found.map((row) => row.intensity), ...turns], 0.1);
-    const tops = [...compute.map(({ rate }) => rate), ...memory.map(({ rate }) => rate * xs[0])];
-    const ys = beside([...found.map((row) => row.flop_s), ...tops], 0.08);
+    const range = (values, part) => around(values.map(Math.log10), part);
+    const xs = range([...found.map((row) => row.intensity), ...turns], 0.1);
+    const least = 10 ** xs[0];
+    const tops = [...compute.map(({ rate }) => rate), ...memory.map(({ rate }) => rate * least)];
+    const ys = range([...found.map((row) => row.flop_s), ...tops], 0.08);
     const [width, height] = [Math.max(host.clientWidth, 320), 400];
     const [left, right, top, bottom] = [84, width - 8, 8, height - 42];
-    const place = ([low, high], from, to) => (value) => from + ((to - from) * Math.log(value / low)) / Math.log(high / low);
-    const [x, y] = [place(xs, left, right), place(ys, bottom, top)];
+    const x = (value) => left + ((right - left) * (Math.log10(value) - xs[0])) / (xs[1] - xs[0]);
+    const y = (value) => bottom - ((bottom - top) * (Math.log10(value) - ys[0])) / (ys[1] - ys[0]);
 
     const labels = [];
     const taken = found.map((row) => [x(row.intensity) - 6, y(row.flop_s) - 6, x(row.intensity) + 6, y(row.flop_s) + 6]);
@@ -296,15 +279,15 @@
     };
     const roofs = [
       ...compute.map(({ rate, text }) => {
-        const start = Math.max(xs[0], memory.length ? rate / Math.max(...memory.map((of) => of.rate)) : xs[0]);
+        const start = Math.max(least, ...memory.map((of) => rate / of.rate));
         label(text, (long) => [0, 0.5, 1, 1.5, 2].flatMap((part) => [-4, 15].map((by) => [right - 4 - long * (1 + part), y(rate) + by])));
         return stroke("roof", [x(start), y(rate)], [right, y(rate)]);
       }),
       ...memory.map(({ rate, text }) => {
-        const end = Math.min(xs[1], (compute[0]?.rate ?? ys[1]) / rate);
-        const along = [0.5, 0.35, 0.65, 0.2, 0.8, 0.95].map((part) => xs[0] * (end / xs[0]) ** part);
+        const end = Math.min(10 ** xs[1], (compute[0]?.rate ?? 10 ** ys[1]) / rate);
+        const along = [0.5, 0.35, 0.65, 0.2, 0.8, 0.95].map((part) => least * (end / least) ** part);
         label(text, (long) => [-long - 6, 8].flatMap((by) => along.map((value) => [x(value) + by, y(value * rate) + (by > 0 ? 14 : -3)])));
-        return stroke("roof", [x(xs[0]), y(xs[0] * rate)], [x(end), y(end * rate)]);
+        return stroke("roof", [x(least), y(least * rate)], [x(end), y(end * rate)]);
       }),
     ];
     const groups = groupsOf(found);
@@ -317,13 +300,13 @@
     const backends = [...new Set(found.map((row) => row.backend))].sort();
     const marks = found.map((row) => {
       const text = `${row.label}: ${asRate(row.flop_s)} at ${digits(row.intensity)} FLOP a byte${row.ceiling ? `, ${row.ceiling}` : ""}`;
-      return mark(x(row.intensity), y(row.flop_s), { ...look(backends.indexOf(row.backend)), text, open: () => go(run, row.case) });
+      return mark(x(row.intensity), y(row.flop_s), { ...look(backends.indexOf(row.backend)), text, open: () => location.assign(linkTo(run, row.case)) });
     });
     const title = "Roofline: rate by operations a byte, under the ceilings measured on this card";
     const said = `${found.length} kernels; a column is a problem at one size, a mark one variant; a click opens a case`;
     const parts = [
-      ...decades(...xs).flatMap((value) => [stroke("grid", [x(value), top], [x(value), bottom]), word(asSize(value), x(value), bottom + 16, "middle")]),
-      ...decades(...ys).flatMap((value) => [stroke("grid", [left, y(value)], [right, y(value)]), word(asRate(value), left - 6, y(value) + 4, "end")]),
+      ...decades(xs).flatMap((value) => [stroke("grid", [x(value), top], [x(value), bottom]), word(asSize(value), x(value), bottom + 16, "middle")]),
+      ...decades(ys).flatMap((value) => [stroke("grid", [left, y(value)], [right, y(value)]), word(asRate(value), left - 6, y(value) + 4, "end")]),
       word("FLOP a byte", (left + right) / 2, height - 6, "middle"),
       ...roofs,
       ...groups.map((group) => stroke("column", ...group.map((row) => [x(row.intensity), y(row.flop_s)]))),
@@ -331,32 +314,27 @@
       svg("g", { class: "labels" }, ...labels),
     ];
     const legend = legendOf(backends.map((text, i) => ({ text, ...look(i) })));
-    host.replaceChildren(pictured(title, said, legend, drawing("roofline", width, height, [title, bestOfEach(run, groups), said].join(". "), ...parts)));
+    host.replaceChildren(pictured(title, said, legend, drawing("roofline", width, height, `${title}. ${said}`, ...parts)));
   }
 
-  // Returns the places of ticks on a logarithmic axis: powers of ten, and between them where those are few.
-  function decades(low, high) {
-    const span = Math.log10(high / low);
+  // Returns the ticks between two powers of ten: powers of ten, and values between them where those are few.
+  function decades([low, high]) {
+    const span = high - low;
     const steps = span > 4 ? [1] : span > 1.2 ? [1, 3] : [1, 1.5, 2, 3, 5, 7];
     const every = Math.ceil(span / 8);
-    const first = Math.floor(Math.log10(low));
+    const first = Math.floor(low);
     const powers = Array.from({ length: Math.ceil(span) + 2 }, (_, i) => first + i).filter((power) => power % every === 0);
-    return powers.flatMap((power) => steps.map((step) => step * 10 ** power)).filter((value) => value >= low && value <= high);
+    return powers.flatMap((power) => steps.map((step) => step * 10 ** power)).filter((value) => value >= 10 ** low && value <= 10 ** high);
   }
 
   // --- how fast the variants are -------------------------------------------------------------------
 
   const pointOf = (run, row) => [row.problem, run.cases[row.case].point].filter(Boolean).join(" ");
-  const bestOfEach = (run, groups) => {
-    const best = groups.slice(0, 12).map((rows) => rows.reduce((a, b) => (b.ns < a.ns ? b : a)));
-    return best.map((row) => `${pointOf(run, row)}: best ${row.ceiling || asRate(row.flop_s)}`).join("; ");
-  };
-
   const groupsOf = (rows) => [...Map.groupBy(rows, (row) => row.group).values()];
 
-  const OUTLYING = 6; // times the median, beyond which a bar would make those of the others one
+  const OUTLYING = 6; // times the median, beyond which a bar is cut off, since it would make the others tiny
 
-  // Shows the variants of one problem at one size.
+  // Shows the variants of one problem at one size in one scope.
   function showVariants(host, run, rows) {
     const { view } = run;
     const timed = rows.filter(counts);
@@ -365,7 +343,7 @@
     const again = (changes) => {
       Object.assign(view, changes);
       showVariants(host, run, rows);
-      host.querySelector(`[data-pick="${Object.keys(changes)[0]}"] :is(select, [aria-pressed=true])`)?.focus();
+      host.querySelector(`[data-pick="${Object.keys(changes)[0]}"]`)?.focus();
     };
     const worst = timed.reduce((a, b) => (b.rank < a.rank ? b : a));
     const problem = problems.includes(view.shownProblem) ? view.shownProblem : worst.problem;
@@ -375,13 +353,20 @@
     const wrong = groupsOf(ofProblem).find((group) => group.some((row) => tone(row.state) === "bad"));
     const group = chosen?.rows || wrong || sizes.at(-1).rows;
     const choices = sizes.map(({ text, rows: [{ group: value }] }) => [value, text]);
+    const scopes = [...new Set(group.map((row) => row.scope))].sort((a, b) => (b === "kernel") - (a === "kernel"));
+    const scope = scopes.includes(view.shownScope) ? view.shownScope : scopes[0];
     host.replaceChildren(
       bestOf(run, timed),
-      picks("shownProblem", "problem", problems.map((each) => [each, each]), problem, (value) => again({ shownProblem: value, shownGroup: null })),
-      picks("shownGroup", "size", choices, group[0].group, (value) => again({ shownGroup: value })),
+      el(
+        "div", { class: "filter no-print" },
+        picked("shownProblem", "problem", problems.map((each) => [each, each]), problem, (value) => again({ shownProblem: value, shownGroup: null })),
+        picked("shownGroup", "size", choices, group[0].group, (value) => again({ shownGroup: value })),
+        picked("shownScope", "what is timed", scopes.map((each) => [each, spoken(each)]), scope, (value) => again({ shownScope: value })),
+      ),
     );
-    if (run.shared[problem]) host.append(el("p", { class: "quiet" }, `All at ${run.shared[problem]}.`));
-    barsOf(host, run, group, again);
+    const [, shared] = run.shared.find(([name]) => name === problem);
+    if (shared) host.append(el("p", { class: "quiet" }, `All at ${shared}.`));
+    barsOf(host, run, group.filter((row) => row.scope === scope));
   }
 
   // Returns the rows of each size, the largest last.
@@ -404,75 +389,38 @@
     return tableOf(titles, [...Map.groupBy(timed, (row) => row.problem).values()].map(cells));
   }
 
-  // Offers a few choices as buttons, and many as a list.
-  function picks(name, label, choices, current, pick) {
+  function picked(name, label, choices, current, pick) {
     if (choices.length < 2) return "";
-    const buttons = () => choices.map(([value, text]) => pressable(text, value === current, () => pick(value)));
-    const list = () => {
-      const options = choices.map(([value, text], i) => el("option", { value: i, selected: value === current }, text));
-      return [el("select", { "aria-label": label, on: { change: (event) => pick(choices[event.target.value][0]) } }, ...options)];
-    };
-    return el("div", { class: "picks no-print", role: "group", "aria-label": label, "data-pick": name }, ...(choices.length > 14 ? list() : buttons()));
+    const options = choices.map(([value, text], i) => el("option", { value: i, selected: value === current }, text));
+    const select = el("select", { "data-pick": name, on: { change: (event) => pick(choices[event.target.value][0]) } }, ...options);
+    return el("label", {}, label, select);
   }
 
-  const pressable = (text, pressed, click) => el("button", { type: "button", "aria-pressed": String(pressed), on: { click } }, text);
-
-  function barsOf(host, run, rows, again) {
-    const scopes = [...new Set(rows.map((row) => row.scope))];
-    const main = scopes.includes("kernel") ? "kernel" : scopes[0];
-    const beside = scopes.find((scope) => scope === "end_to_end" && scope !== main) || scopes.find((scope) => scope !== main);
-    const cases = [...Map.groupBy(rows, (row) => row.case)].map(([index, of]) => {
-      const [first, second] = [main, beside].map((scope) => of.find((row) => row.scope === scope));
-      return { index, first, second, ns: (first || second)?.ns };
-    });
-    const ranked = cases.filter((each) => each.ns).sort((a, b) => !a.first - !b.first || a.ns - b.ns);
-    const middle = (name) => {
-      const times = ranked.flatMap((each) => each[name]?.ns ?? []).sort((a, b) => a - b);
-      const limit = OUTLYING * times[Math.floor((times.length - 1) / 2)];
-      return { limit, most: Math.max(...times.filter((ns) => ns <= limit)) };
-    };
-    const [scale, scale2] = [middle("first"), middle("second")];
-    const here = run.rows.filter((row) => row.group === rows[0].group);
-    const best = Math.min(...here.filter((row) => row.scope === main && counts(row)).map((row) => row.ns));
+  // Ranks the rows of a scope at one size by time, and names the variants without a time that counts.
+  function barsOf(host, run, rows) {
+    const [{ group, scope }] = rows;
+    const here = run.rows.filter((row) => row.group === group);
     const wrong = [...new Map(here.filter((row) => DATA.barred.includes(row.state)).map((row) => [row.case, row])).values()];
     const barred = wrong.slice(0, FEW).flatMap((row) => [el("a", { href: linkTo(run, row.case) }, ...breakable(row.variant)), " ", badge(row.state), " "]);
     if (wrong.length) host.append(el("p", { class: "quiet" }, "Without a time that counts: ", ...barred, wrong.length > FEW && `and ${wrong.length - FEW} more`));
-    const far = ranked.filter(({ first }) => first?.ns > scale.limit);
-    const shown = run.view.outliers ? ranked : ranked.filter((each) => !far.includes(each));
-    const limits = [...new Set(rows.filter((row) => row.scope === main && row.of_limit).map((row) => row.of_limit))];
-    const against = rows.map((row) => run.cases[row.case].against).find(Boolean);
-    const bar = (row, { most, limit }) => {
-      if (!row) return el("td", { class: "bar quiet" }, "–");
-      const drawn = el("i", { class: tone(row.state) === "bad" ? "bad" : row.ns > limit && "far" });
-      drawn.style.width = `${Math.min(100, (100 * row.ns) / most)}%`;
-      return el("td", { class: "bar" }, drawn);
+    const ranked = [...rows].sort((a, b) => a.ns - b.ns);
+    const best = Math.min(...here.filter((row) => row.scope === scope && counts(row)).map((row) => row.ns));
+    const longest = OUTLYING * ranked[Math.floor((ranked.length - 1) / 2)].ns;
+    const most = ranked.findLast(({ ns }) => ns <= longest).ns;
+    const limits = [...new Set(ranked.map((row) => row.of_limit).filter(Boolean))];
+    const against = ranked.map((row) => run.cases[row.case].against).find(Boolean);
+    const line = (row) => {
+      const one = run.cases[row.case];
+      const bad = tone(row.state) === "bad";
+      const bar = el("i", { class: bad ? "bad" : row.ns > longest && "far" });
+      bar.style.width = `${Math.min(100, (100 * row.ns) / most)}%`;
+      const name = el("th", { scope: "row" }, el("a", { href: linkTo(run, row.case) }, ...breakable(one.variant)), " ", el("small", {}, one.with), " ", bad && badge(row.state));
+      const figures = [row.time, asTimes(row.ns / best), limits.length === 1 ? row.reached : row.ceiling, ...(against ? [row.speedup] : [])];
+      return el("tr", {}, name, el("td", { class: "bar" }, bar), ...figures.map((text) => el("td", { class: "number" }, text || "–")));
     };
-    const number = (text, more = "") => el("td", { class: `number ${more}` }, text || "–");
-    const limit = ({ reached, ceiling } = {}) => (limits.length === 1 ? reached : ceiling);
-    const speedUp = against && [`× ${against}`, (row) => number(row?.speedup)];
-    // Of each column the title, and its cell for the row of a scope.
-    const columns = [
-      [spoken(main), (row) => bar(row, scale)],
-      ["time", (row) => number(row?.time)],
-      ["× best", (row) => number(row && asTimes(row.ns / best))],
-      [`% of ${limits.length === 1 ? limits[0] : "limit"}`, (row) => number(limit(row))],
-      speedUp,
-    ].filter(Boolean);
-    const others = beside ? [[spoken(beside), (row) => bar(row, scale2)], ["time", (row) => number(row?.time, "second")], speedUp].filter(Boolean) : [];
-    const body = shown.map(({ index, first, second }) => {
-      const one = run.cases[index];
-      const worst = [first, second].find((row) => row && TONES.get(row.state) === "bad");
-      const name = el("th", { scope: "row" }, el("a", { href: linkTo(run, index) }, ...breakable(one.variant)), " ", el("small", {}, one.with), " ", worst && badge(worst.state));
-      return el("tr", {}, name, ...columns.map(([, cell]) => cell(first)), ...others.map(([, cell]) => cell(second)));
-    });
-    const bars = [columns[0], others[0]];
-    const head = [...columns, ...others].map((column) => el("th", { scope: "col", class: !bars.includes(column) && "number" }, column[0]));
-    host.append(scrolled("variants", { class: "bars" }, [el("th", { scope: "col" }, "variant"), ...head], body));
-    if (!far.length) return;
-    const times = far.map((each) => asTimes(each.first.ns / best));
-    const { outliers } = run.view;
-    const text = outliers ? "hide what is far slower" : `show ${far.length} far slower: ${[...new Set([times[0], times.at(-1)])].join(" to ")} the best`;
-    host.append(el("p", { "data-pick": "outliers" }, pressable(text, Boolean(outliers), () => again({ outliers: !outliers }))));
+    const titles = ["time", "× best", `% of ${limits.length === 1 ? limits[0] : "limit"}`, ...(against ? [`× ${against}`] : [])];
+    const head = ["variant", spoken(scope), ...titles].map((title, i) => el("th", { scope: "col", class: i > 1 && "number" }, title));
+    host.append(scrolled("variants", { class: "bars" }, head, ranked.map(line)));
   }
 
   const asTimes = (value) => (value >= 9.95 ? `${value.toFixed(0)}×` : `${value.toFixed(2)}×`);
@@ -486,10 +434,8 @@
     { title: "change", text: "change", number: "ratio" },
     { title: "time", text: "time", number: "ns" },
     { title: "of limit", text: "ceiling", number: "share" },
-    { title: "±", text: "uncertainty", number: "half", minor: true },
-    { title: "rate", text: "rate", number: "per_s", minor: true },
-    { title: "speed-up", text: "speedup", number: "factor", minor: true },
-    { title: "error", text: "error", number: "error_n", minor: true, least: true },
+    { title: "speed-up", text: "speedup", number: "factor" },
+    { title: "error", text: "error", number: "error_n" },
   ];
 
   const PLAIN = { text: "", state: "", backend: "", problem: "", scope: "", sort: 0, down: false };
@@ -532,15 +478,13 @@
     });
   }
 
-  const classes = ({ minor, least }, number) => [number && "number", minor && "minor", least && "least"].filter(Boolean).join(" ");
-
   function rowOf(run, row) {
     const name = el("a", { href: linkTo(run, row.case) }, ...breakable(`${row.problem}/${row.variant}`));
     const cells = COLUMNS.map((column) => {
       if (column.title === "case") return el("td", { class: "case" }, name, " ", el("span", { class: "quiet" }, row.size));
       if (column.title === "verdict") return el("td", {}, badge(row.state));
       if (column.title === "change") return el("td", { class: "number" }, row.change, row.interval && el("small", { title: "90 % interval" }, ` ${row.interval}`));
-      return el("td", { class: classes(column, column.number) }, (column.title === "time" && row.way) || (row[column.text] ?? ""));
+      return el("td", { class: column.number && "number" }, (column.title === "time" && row.way) || (row[column.text] ?? ""));
     });
     return el("tr", { class: tone(row.state) }, ...cells);
   }
@@ -558,7 +502,7 @@
       };
       const title = column.title === "time" && run.rows.some((row) => row.way) ? "recorded → now" : column.title;
       const button = el("button", { type: "button", on: { click: sort } }, title);
-      return el("th", { scope: "col", class: classes(column, column.number && !column.plain) }, button);
+      return el("th", { scope: "col", class: column.number && !column.plain && "number" }, button);
     });
     const more = () => {
       const from = view.shown;
@@ -592,7 +536,7 @@
 
   // --- what failed ---------------------------------------------------------------------------------
 
-  function failureCard(run, card, i) {
+  function failureCard(run, card) {
     const line = (title, ...parts) => parts.some(Boolean) && el("div", { class: "line" }, el("dt", {}, title), el("dd", {}, ...parts));
     const sizes = (card.sizes.length ? card.sizes : [""]).flatMap((size, at) => [at ? ", " : " ", size && linked(run, card.cases[at], size)]);
     const name = card.cases.length && !card.sizes.length ? el("a", { href: linkTo(run, card.cases[0]) }, ...named(card.name)) : el("span", {}, ...named(card.name));
@@ -606,7 +550,7 @@
       el("dl", {}, line("since when", ...since)),
       el("dl", { class: "both" }, line("what to do", ...remedies)),
     ];
-    return el("article", { class: "card", id: `failure-${i + 1}`, tabindex: "-1" }, title, el("div", { class: "answers" }, ...answers));
+    return el("article", { class: "card" }, title, el("div", { class: "answers" }, ...answers));
   }
 
   // Shows the first lines of the first diagnosis, and the rest on request.
@@ -666,7 +610,7 @@
     const { view } = run;
     const plots = [];
     const heading = el("span", { class: "quiet", role: "status" });
-    const cases = el("div", { id: "cases", tabindex: "-1" });
+    const cases = el("div", { id: "cases" });
     let waiting = 0;
     const setting = (name) => (event) => {
       Object.assign(view, { [name]: event.target.value, shown: FIRST });
@@ -686,27 +630,16 @@
     const form = { class: "filter no-print", role: "search", "aria-label": "cases", on: { submit: (event) => event.preventDefault() } };
     const filter = el("form", form, search, ...choices, heading);
     const compared = run.rows.some((row) => known(row.ratio));
-    const timed = run.rows.some((row) => positive(row.ns));
     const [word, rest] = run.headline;
-    const brief = run.failures.map((card, i) => {
-      const click = (event) => {
-        event.preventDefault();
-        show(`failure-${i + 1}`);
-      };
-      const link = el("a", { href: `#failure-${i + 1}`, on: { click } }, badge(card.kind), " ", ...named(card.name));
-      return el("li", {}, link, " ", card.times ? `${card.times}, ${card.percent}` : "");
-    });
     const part = (title, count, children) => count && folded(title, false, (body) => body.append(...children()));
     const numbered = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
     main.replaceChildren(
       ...[
         el("h1", {}, el("span", { class: tone(word) }, rest ? `${word}:` : word), rest ? ` ${rest}` : ""),
         el("p", { class: "quiet" }, run.context.join(" · ")),
-        el("p", { class: "quiet tally" }, run.verdict),
-        brief.length > 1 && el("ul", { class: "brief no-print" }, ...brief),
+        el("p", { class: "quiet" }, run.verdict),
         run.problems.length && section("Went wrong", listOf(run.problems)),
-        ...run.failures.slice(0, FEW).map((card, i) => failureCard(run, card, i)),
-        part(`${run.failures.length - FEW} more failures`, run.failures.length > FEW, () => run.failures.slice(FEW).map((card, i) => failureCard(run, card, i + FEW))),
+        ...fewFirst(run.failures, (few) => el("div", {}, ...few.map((card) => failureCard(run, card)))),
         run.others.length && otherChanges(run),
         part(numbered(run.notes.length, "note"), run.notes.length, () => [notes(run)]),
         part("To record and to accept", run.closing.length, () => run.closing.map(([text, line]) => (line ? command(text, line) : el("p", {}, text)))),
@@ -714,12 +647,12 @@
         part(`Did not run: ${numbered(run.skips.length, "reason")}`, run.skips.length, () => [listOf(run.skips)]),
         el("h2", {}, "Cases"),
         filter,
-        timed && plotted("How fast are the variants?", showVariants),
+        run.rows.some((row) => positive(row.ns)) && plotted("How fast are the variants?", showVariants),
         run.rows.some(onRoof) && plotted("How near to the limits of the card?", plotRoofline),
-        (compared || run.canaries.length > 0) && folded("Is the machine as recorded?", true, (body) => body.append(...machine(run))),
+        (compared || run.canaries.length > 0) && folded("Is the machine as recorded?", true, (body) => body.append(listOf(run.since), canariesOf(run))),
         DATA.trends.series.length > 0 && plotted("Since when? Times over sessions", plotTrends),
         cases,
-        el("p", { class: "quiet no-print keys" }, "Keys: / searches, j and k go through the rows, Enter opens a case, Escape comes back."),
+        el("p", { class: "quiet no-print keys" }, "Keys: / searches, Escape comes back from a case, the arrows go to its neighbours."),
       ].filter(Boolean),
     );
     const showRows = caseTable(run, cases, heading);
@@ -727,17 +660,7 @@
     document.title = run.headline.filter(Boolean).join(": ");
   }
 
-  const machine = (run) => [
-    listOf(run.since),
-    run.canaries.length && tableOf(["canary", ["time", true], ["change", true], "verdict, usual"], run.canaries),
-  ].filter(Boolean);
-
-  function show(id) {
-    const place = document.getElementById(id);
-    place.scrollIntoView();
-    place.focus({ preventScroll: true });
-  }
-
+  const canariesOf = (run) => (run.canaries.length ? tableOf(["canary", ["time", true], ["change", true], "verdict, usual"], run.canaries) : "");
   const facts = (pairs) => el("dl", {}, ...pairs.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)]));
 
   function notes(run) {
@@ -804,9 +727,9 @@
 
   // --- where the reader is -------------------------------------------------------------------------
 
-  const placeIn = (run, place) => `#${new URLSearchParams([...(run.number ? [["run", run.number]] : []), ...place])}`;
+  const numberOf = (run) => DATA.runs.indexOf(run);
+  const placeIn = (run, place) => `#${new URLSearchParams([...(numberOf(run) ? [["run", numberOf(run)]] : []), ...place])}`;
   const linkTo = (run, index) => placeIn(run, [["case", run.cases[index].id]]);
-  const go = (run, index) => location.assign(linkTo(run, index));
   const linked = (run, index, text) => (known(index) ? el("a", { href: linkTo(run, index) }, text) : text);
 
   // Returns a link to the table with search, filters and order as they are, or as given.
@@ -824,14 +747,14 @@
     const run = prepared(DATA.runs[Number(place.get("run"))] || DATA.runs[0]);
     const index = run.places.get(place.get("case"));
     if (last && !last.onCase) last.run.view.scroll = last.scroll;
-    chosen.value = String(run.number);
+    chosen.value = String(numberOf(run));
     if (index === undefined) {
       for (const name of ["text", ...CHOICES]) run.view[name] = place.get(name) || "";
       run.view.sort = Math.max(0, COLUMNS.findIndex(({ title }) => title === place.get("sort")));
       run.view.down = place.get("down") === "true";
       overview(run);
       if (last?.onCase) document.querySelector(`.cases a[href="${CSS.escape(last.hash)}"]`)?.focus({ preventScroll: true });
-      if (last && !last.onCase && last.run === run && place.size) show("cases");
+      if (last && !last.onCase && last.run === run && place.size) document.getElementById("cases").scrollIntoView();
       else setTimeout(() => window.scrollTo(0, run.view.scroll), 100); // once the plots above are drawn
     } else {
       casePage(run, index);
@@ -841,39 +764,29 @@
     last = { run, onCase: index !== undefined, scroll: window.scrollY, hash: location.hash };
   }
 
-  DATA.runs.forEach((run, number) => Object.assign(run, { number }));
   const choose = () => location.assign(chosen.value === "0" ? "#" : `#run=${chosen.value}`);
-  const options = DATA.runs.map((run) => el("option", { value: run.number }, run.name));
+  const options = DATA.runs.map((run) => el("option", { value: numberOf(run) }, run.name));
   const chosen = el("select", { id: "run", "aria-label": "run", on: { change: choose } }, ...options);
   document.querySelector("header").append(DATA.runs.length > 1 ? chosen : el("span", {}, DATA.runs[0].name));
 
-  function walk(by) {
-    const links = [...document.querySelectorAll(".cases tbody a")];
-    const next = links[links.indexOf(document.activeElement) + by];
-    next?.focus();
-    next?.scrollIntoView({ block: "nearest" });
-  }
-
   addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.altKey || event.metaKey) return;
-    const typing = ["INPUT", "SELECT", "TEXTAREA"].includes(document.activeElement.tagName);
+    const typing = ["INPUT", "SELECT"].includes(document.activeElement.tagName);
+    if (typing || event.ctrlKey || event.altKey || event.metaKey) return;
     const search = document.getElementById("search");
-    const click = (rel) => document.querySelector(`a[rel=${rel}]`)?.click();
-    if (typing && event.key === "Escape") {
-      event.preventDefault(); // a browser would empty the search, and keep what it chose
-      document.activeElement.blur();
-    } else if (!typing && event.key === "/" && search) {
+    if (event.key === "/" && search) {
       event.preventDefault();
       search.focus();
-    } else if (!typing) {
-      const keys = { Escape: () => click("up"), ArrowLeft: () => click("prev"), ArrowRight: () => click("next"), j: () => walk(1), k: () => walk(-1) };
-      keys[event.key]?.();
     }
+    const rel = { Escape: "up", ArrowLeft: "prev", ArrowRight: "next" }[event.key];
+    if (rel) document.querySelector(`a[rel=${rel}]`)?.click();
   });
   addEventListener("scroll", () => { if (last) last.scroll = window.scrollY; }, { passive: true });
   addEventListener("hashchange", route);
   addEventListener("beforeprint", () => {
-    for (const box of document.querySelectorAll("details")) openNow(box);
+    for (const box of document.querySelectorAll("details")) {
+      box.open = true;
+      box.dispatchEvent(new Event("toggle")); // the browser's own comes later
+    }
   });
   route();
 })();
