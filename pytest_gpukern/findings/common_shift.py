@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pytest_gpukern.findings.cards import LIMITS, class_of, is_valid
 from pytest_gpukern.gate.change import percent
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.measure.statistics import interval_rank, student_t
@@ -180,19 +179,6 @@ def _of_one_more(logs: Sequence[float]) -> float | None:
     if count < _FEWEST_SESSIONS:
         return None
     return student_t(0.975, count - 1) * statistics.stdev(logs) * math.sqrt(1 + 1 / count)
-
-
-def class_shifts(results: Iterable[Result]) -> dict[str, Shift]:
-    """Returns class of kernel, of `cards.LIMITS` → how the times of its kernels moved since the record."""
-    ratios: dict[str, list[float]] = {}
-    for result in results:
-        for time in () if result.simulated else filter(is_valid, result.measurements):
-            ratio = verdict.ratio if (verdict := result.verdicts.get(time.key)) else None
-            kind = class_of(result, time)
-            if ratio and 0 < ratio < math.inf and kind:
-                ratios.setdefault(kind, []).append(ratio)
-    shifts = {kind: shift_of(ratios[kind], {}) for kind in LIMITS if kind in ratios}
-    return {kind: shift for kind, shift in shifts.items() if shift is not None}
 
 
 def kernel_ratios(results: Iterable[Result]) -> list[float]:

@@ -4,7 +4,7 @@ The page's data is JSON in a script element of its own, and `page/page.js` shows
 from the modules that the terminal's report takes them from.
 
 A run's file may come from anybody, so nothing of it becomes markup: `<` is escaped in the data, the script
-makes text nodes of it, and the page's Content-Security-Policy lets only our two scripts run, by their hashes.
+makes text nodes of it, and the page's Content-Security-Policy lets only our script run, by its hash.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from importlib import resources
-from typing import Any, TypeGuard
+from typing import Any
 
 import msgspec
 
-from pytest_gpukern.findings.cards import class_of
-from pytest_gpukern.findings.common_shift import MachineVerdict, class_shifts
-from pytest_gpukern.findings.trend import FEWEST_SESSIONS, is_time, moment_of
+from pytest_gpukern.findings.common_shift import MachineVerdict
+from pytest_gpukern.findings.trend import FEWEST_SESSIONS, moment_of
 from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.ceilings import rate_of
 from pytest_gpukern.package import __version__
@@ -49,7 +48,6 @@ from pytest_gpukern.report.rows import (
     FMA,
     ResultRow,
     chosen_text,
-    counts_flops,
     half_width,
     nearest_ceiling,
     shared_sizes,
@@ -69,16 +67,9 @@ from pytest_gpukern.values.result import JsonDict, Measurement, OutputError, Res
 from pytest_gpukern.values.untrusted_json import printable_lines
 from pytest_gpukern.values.verdict_table import STATES, severity
 
-_STEPS = [chr(ord("一") + step) for step in range(4096)]
-"""A sample of a plot is one of these printable characters: 4096 steps, finer than a screen."""
-_MOST_POINTS, _FEWEST_POINTS = 200, 40
-_POINTS = 150_000
-"""Points of all plots of samples together, so that the page stays small."""
 _MOST_BINS, _FEWEST_BINS = 40, 8
 _FEWEST_BINNED = 20
-"""Fewer samples are drawn one by one: bins would say less."""
-_BLOCK = 5000
-"""Rows of a table that are put into columns together, so that no table is in memory as a whole."""
+"""Of fewer samples bins say nothing."""
 _LARGEST = 1e30
 """Numbers from here on, which only a damaged file has, are left out: the axes of a plot would have no end."""
 _TIMES = operator.attrgetter("median_ns", "low_ns", "high_ns")
@@ -90,10 +81,9 @@ _TAIL = 5.0
 
 @uncollected()  # what is made here has no cycles, and the collector would look at all results again and again
 def page(runs: Sequence[RunResults]) -> bytes:
-    uplot, ours = _file("uPlot/uPlot.iife.min.js"), _file("page.js")
-    style = _file("uPlot/uPlot.min.css") + _file("page.css")
+    script, style = _file("page.js"), _file("page.css")
     policy = (
-        f"default-src 'none'; script-src {_hash(uplot)} {_hash(ours)}; style-src {_hash(style)}; "
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
         "img-src data:; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
     )
     before = f"""<!doctype html>
@@ -111,12 +101,12 @@ def page(runs: Sequence[RunResults]) -> bytes:
 <main><noscript>This report needs JavaScript. It loads nothing from elsewhere.</noscript></main>
 <script type="application/json" id="data">"""
     behind = f"""</script>
-<script>{uplot}</script>
-<script>{ours}</script>
+<script>{script}</script>
 </body>
 </html>
 """
-    return b"".join([before.encode(), _escaped(_data(runs)), behind.encode()])  # text takes twice the memory
+    data = _escaped(_plain(_data(runs)))
+    return b"".join([before.encode(), data, behind.encode()])  # text takes twice the memory
 
 
 def _data(runs: Sequence[RunResults]) -> JsonDict:
@@ -126,7 +116,7 @@ def _data(runs: Sequence[RunResults]) -> JsonDict:
         "units": {"time": units.TIMES, "rate": [(scale, f"{name}FLOP/s") for scale, name in units.RATES]},
         "tones": {state: row.tone for state, row in STATES.items()},
         "barred": [state for state, row in STATES.items() if row.always_fails],
-        "trends": _trends(newest_first),  # first, so that its memory serves the runs
+        "trends": _trends(newest_first),
         "runs": [_RunData(run).json() for run in newest_first],
     }
 
@@ -142,13 +132,10 @@ def _hash(text: str) -> str:
 
 def _escaped(data: object) -> bytes:
     """Returns JSON in which no text ends the script element or begins another."""
-    text = _json(data)
+    text = msgspec.json.encode(data)
     for character in "<>&\u2028\u2029":
         text = text.replace(character.encode(), f"\\u{ord(character):04x}".encode())
     return text
-
-
-_json = msgspec.json.Encoder().encode
 
 
 def _plain(value: Any) -> Any:
@@ -167,33 +154,15 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _drawable(value: float | None) -> TypeGuard[float]:
-    return value is not None and abs(value) < _LARGEST
-
-
 def _rounded(value: float) -> float | int:
     rounded = float(f"{value:.5g}") if abs(value) * _LARGEST > 1 else 0.0
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
 
 
-def _table(entries: Iterable[JsonDict]) -> list[msgspec.Raw]:
-    """Returns dicts with the same keys as columns, in blocks; values are hashable."""
-    left = iter(entries)
-    blocks = iter(lambda: list(itertools.islice(left, _BLOCK)), [])
-    return [msgspec.Raw(_escaped(_block(block))) for block in blocks]
-
-
-def _block(entries: Sequence[JsonDict]) -> JsonDict:
-    """Returns entries as columns; one with few different values has each once."""
-    columns = {}
-    for name in entries[0]:
-        values = [entry[name] for entry in entries]
-        places = {value: place for place, value in enumerate(dict.fromkeys(values))}
-        if 2 * len(places) <= len(values):
-            columns[name] = {"distinct": _plain([*places]), "places": [places[value] for value in values]}
-        else:
-            columns[name] = {"values": _plain(values)}
-    return {"count": len(entries), "columns": columns}
+def _table(entries: Iterable[JsonDict]) -> JsonDict:
+    """Returns dicts with the same keys as their names, once, and a list of values for each."""
+    rows = list(entries)
+    return {"names": list(rows[0]) if rows else [], "rows": [list(row.values()) for row in rows]}
 
 
 def _trends(runs: Sequence[RunResults]) -> JsonDict:
@@ -211,7 +180,7 @@ def _trends(runs: Sequence[RunResults]) -> JsonDict:
         for (case_id, key), trend in trends(runs).items()
         if len(trend.points) >= FEWEST_SESSIONS
     )
-    return {"moments": _plain([*moments]), "series": series}
+    return {"moments": list(moments), "series": series}
 
 
 # --- a run ----------------------------------------------------------------------------------------
@@ -229,8 +198,6 @@ class _RunData:
         # What many entries share crosses once; they have its number, in the order in which things come.
         self.points, self.moments, self.cards = dict[object, int](), dict[str, int](), dict[str, int]()
         self.launched = dict[tuple[str, ...], int]()
-        plots = sum(row.measurement is not None for row in self.rows)
-        self.most = min(_MOST_POINTS, max(_FEWEST_POINTS, _POINTS // max(1, plots)))
 
     def json(self) -> JsonDict:
         run = self.run
@@ -239,7 +206,8 @@ class _RunData:
             by_result.setdefault(id(row.result), []).append(row)
         remarks = needs_a_reader(self.rows)
         since = *map(str.strip, run.heading), *run.since_record, false_alarms(run.results), time_spent(run)
-        tables = {
+        failed = cards(run)
+        return {
             "cases": _table(self._case(result, by_result[id(result)]) for result in self.results),
             "scopes": _table(
                 self._scope(row, row.measurement)
@@ -247,9 +215,6 @@ class _RunData:
                 if row.measurement and not row.result.simulated
             ),
             "rows": _table(map(self._row, self.rows)),
-        }
-        failed = cards(run)
-        texts = {
             "name": f"{_moment(run.created)}, {_device(run)}",
             "headline": headline(run, failed),
             "context": context(run),
@@ -260,13 +225,13 @@ class _RunData:
             "problems": run.problems,
             "since": [text for text in since if text],
             "canaries": _canaries(run),
-            "shifts": {name: (of.ratio, of.low, of.high) for name, of in class_shifts(run.results).items()},
             "notes": [
                 (note.footnote.text, [*zip(self._places(note.results), note.labels, strict=True)])
                 for note in remarks.get("", ())
             ],
             "closing": [line if isinstance(line, Advice) else (line, "") for line in run.closing],
             "skips": skip_texts(run.skips),
+            "shared": [(problem, sizes_text(sizes)) for problem, sizes in self.shared.items()],
             "ceilings": _ceilings(run),
             "moments": list(self.moments),
             "cards": list(self.cards),
@@ -275,7 +240,6 @@ class _RunData:
             "kernel_titles": ["Name", *LAUNCH_TITLES],
             "work_titles": _WORK_TITLES,
         }
-        return {**_plain(texts), **tables}
 
     def _places(self, results: Iterable[Result | None]) -> list[int]:
         return [self.places[id(result)] for result in results if result is not None]
@@ -303,17 +267,13 @@ class _RunData:
         reached, limit = nearest_ceiling(row.shares) or ("", "")
         point = (result.case.problem, repr(result.case.measured_point))
         on_roof = measurement is not None and measurement.scope == "kernel" and result.case.on_gpu
-        rate_of = flops if measurement and counts_flops(measurement) else traffic
         sides = sides_of(self.run, result, measurement.key) if measurement and verdict else None
         return {
             "case": self.places[id(result)],
             "scope": time.scope if time else "",
-            "like": _like(result, time) if time else "",
             **{name: getattr(row, name) for name in _TEXTS},
             "rank": severity(row.state),
             "ns": ns,
-            "half": half_width(measurement) if measurement else None,
-            "per_s": _per_s(rate_of or None, ns),
             "reached": reached,
             "of_limit": limit,
             "share": max(row.shares.values(), default=None),
@@ -326,8 +286,6 @@ class _RunData:
             "intensity": flops / traffic if on_roof and flops and traffic else None,
             "flop_s": _per_s(flops, ns) if on_roof and traffic else None,
             "group": self.points.setdefault(point, len(self.points)),
-            "class": class_of(result, measurement) if verdict and measurement and _drawable(ns) else None,
-            "pairs": tuple(pair for pair in getattr(verdict, "pairs", ()) if all(map(is_time, pair))),
         }
 
     def _case(self, result: Result, rows: Sequence[ResultRow]) -> JsonDict:
@@ -351,7 +309,6 @@ class _RunData:
             "variant": variant_label(result),
             "point": sizes_text(point),
             "with": f"{sizes_text(parameters)} {chosen_text(result)}".strip(),
-            "sizes": tuple(filter(lambda size: _is_size(size[1]), case.measured_point.items())),
             "against": result.speedup_against or "",
             "command": repeat(self.run, [result.test], [result]),
             "facts": _facts_of(result),
@@ -367,7 +324,7 @@ class _RunData:
         }
 
     def _scope(self, row: ResultRow, measurement: Measurement) -> JsonDict:
-        """Returns a measurement with its samples and sessions."""
+        """Returns a measurement with its histogram and sessions."""
         result = row.result
         summary, half = measurement.summary, half_width(measurement)
         verdict = result.verdicts.get(measurement.key)
@@ -383,7 +340,6 @@ class _RunData:
             "reason": row.judged.reason,
             "threshold": units.change(1 + verdict.threshold) if verdict and verdict.threshold else "",
             "distribution": distribution(samples),
-            "series": series(samples, self.most),
             "sessions": self._sessions(result, measurement),
             "work": self._work(breakdown(result, measurement)),
         }
@@ -406,7 +362,7 @@ class _RunData:
                 for other in session.measurements
                 if other.key == key and other.invalid is None
             ]
-        return tuple(session for session in sessions if _drawable(session[3]))
+        return tuple(session for session in sessions if (ns := session[3]) is not None and abs(ns) < _LARGEST)
 
     def _work(self, work: Breakdown | None) -> tuple[str, tuple[object, ...], tuple[str, ...]] | None:
         """Returns title, rows and notes; a row ends with the number of what was launched."""
@@ -421,17 +377,6 @@ class _RunData:
 
     def _card(self, uuid: str | None) -> int | None:
         return self.cards.setdefault(uuid.removeprefix("GPU-")[:8], len(self.cards)) if uuid else None
-
-
-def _like(result: Result, measurement: Measurement) -> str:
-    """Returns what times of one case have in common that may be compared."""
-    model = result.fingerprint.model_key(on_gpu=result.case.on_gpu)
-    return f"{measurement.key} {result.case.problem_version} {model} {result.simulated}"
-
-
-def _is_size(value: object) -> bool:
-    """Says whether a value of an axis is a number that an axis of a plot can have."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < _LARGEST
 
 
 # --- samples --------------------------------------------------------------------------------------
@@ -454,26 +399,6 @@ def distribution(samples_ns: Sequence[float]) -> tuple[float, float, tuple[int, 
     samples = "1 sample is" if far == 1 else f"{far} samples are"
     note = f"{samples} above {units.time(high)}, up to {units.time(ordered[-1])}" if far else ""
     return low, high, counts, note
-
-
-def series(samples_ns: Sequence[float], most: int) -> tuple[int, float, float, float, str] | None:
-    """Returns how many samples there are, for how many one is drawn, both ends, and those drawn as `_STEPS`.
-
-    Of more than `most` the ends of each stretch are drawn, so no outlier is lost. None of fewer than two.
-    """
-    count = len(samples_ns)
-    if count < 2:
-        return None
-    shown = list(samples_ns)
-    if count > most:
-        stretches = most // 2
-        bounds = [count * place // stretches for place in range(stretches + 1)]
-        parts = [samples_ns[start:end] for start, end in itertools.pairwise(bounds)]
-        shown = [ns for part in parts for ns in sorted((min(part), max(part)), key=part.index)]
-    low, high = min(shown), max(shown)
-    steps = (len(_STEPS) - 1) / (high - low) if high > low else 0.0
-    packed = "".join([_STEPS[round((ns - low) * steps)] for ns in shown])
-    return count, count / len(shown), low, high, packed
 
 
 # --- in words -------------------------------------------------------------------------------------

@@ -62,12 +62,12 @@ HOSTILE = '</script><script>ran()</script><img src=x onerror=ran()>" onload="ran
 """What runs if a page takes it for markup, for a link or for code."""
 
 
-def gpu_run(cases: int = 96, *, samples: int = 120, pairs: int = 0, name: str = "", **changes) -> RunResults:
+def gpu_run(cases: int = 96, *, samples: int = 120, name: str = "", **changes) -> RunResults:
     """A run of that many cases with a record, of every verdict; `name` ends the names of all problems."""
     draw = random.Random(4)
     results, history = [], {}
     for number in range(cases):
-        result, recorded = _case(draw, number, samples, pairs, name)
+        result, recorded = _case(draw, number, samples, name)
         results.append(result)
         history[result.nodeid] = recorded
     slower = [each for each in results if any(v.kind is VerdictKind.SLOWER for v in each.verdicts.values())]
@@ -134,7 +134,7 @@ def hostile_run() -> RunResults:
     )
 
 
-def _case(draw, number, samples, pairs, name):
+def _case(draw, number, samples, name):
     label = VARIANTS[number % len(VARIANTS)]
     size = SIZES[(number // len(VARIANTS)) % len(SIZES)] * (1 + number // 576)
     problem = list(PROBLEMS)[(number // (len(VARIANTS) * len(SIZES))) % len(PROBLEMS)]
@@ -167,7 +167,6 @@ def _case(draw, number, samples, pairs, name):
         None if kind in ("NEW", "UNCOMPARABLE", "INVALID") else ratio + 0.006,
         differences=(Difference("clock", "1980", "1755 MHz"),) if kind == "SLOWER" else (),
         threshold=0.02,
-        pairs=tuple((ns * draw.gauss(1, 0.003), ns * ratio * draw.gauss(1, 0.003)) for _ in range(pairs)),
         false_alarm=1e-5,
     )
     wrong = number % 41 == 40

@@ -6,7 +6,6 @@ import dataclasses
 import math
 import random
 
-import made_up_results as made_up
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +16,6 @@ from pytest_gpukern.findings.common_shift import (
     Compared,
     Shift,
     canary_changes,
-    class_shifts,
     shift_among,
     shift_of,
     told,
@@ -149,27 +147,6 @@ def test_a_canary_is_slower_from_the_limit_of_a_common_shift_on(now, recorded, w
     canary = canary_changes([{"copy": now}], [{"copy": ns} for ns in recorded])["copy"]
     assert str(canary) == words
     assert Shift(9, canary.ratio, 1.0, 1.0, usual=canary.usual or 0.0).limit == canary.limit
-
-
-def test_the_classes_of_kernels_shift_apart():
-    def of_class(kind, ratio, ns, traffic_bytes):
-        scope = "transfer" if kind == "copies" else "kernel"
-        time = made_up.measured(ns, scope, traffic_bytes=traffic_bytes)
-        verdict = made_up.verdict("SAME", ratio)
-        return made_up.result("cupy.exp", time, verdicts=[verdict], ceilings=made_up.CEILINGS)
-
-    kinds = {
-        "memory": (1.02, 50_000, 160_000_000),
-        "compute": (1.01, 50_000, 150_000),
-        "short": (0.99, 5_000, 150_000),
-        "copies": (1.3, 50_000, None),
-    }
-    results = [of_class(kind, *of) for kind, of in kinds.items() for _ in range(9)]
-    shifts = class_shifts([*results, of_class("compute", None, 50_000, 150_000)])
-    assert {kind: (of.cases, of.ratio) for kind, of in shifts.items()} == {
-        kind: (9, pytest.approx(ratio)) for kind, (ratio, *_) in kinds.items()
-    }
-    assert class_shifts(results[:7]) == {}
 
 
 def test_canaries_that_both_sides_have_are_told_copy_first_and_by_their_own_timer():
