@@ -80,7 +80,7 @@ def test_what_a_session_was_recorded_on_and_what_a_call_launches_are_kept(tmp_pa
     provenance = Provenance("beef", True, "main", "https://ci/1")
     record(
         "create",
-        by_both_timers(case_of(tmp_path), measurements=(timed,), kernels=tuple(seen), provenance=provenance),
+        in_two_scopes(case_of(tmp_path), measurements=(timed,), kernels=tuple(seen), provenance=provenance),
     )
     baseline = load(path_in(tmp_path))
     (entry,) = baseline.sessions.values()
@@ -89,15 +89,15 @@ def test_what_a_session_was_recorded_on_and_what_a_call_launches_are_kept(tmp_pa
     assert ([kernel.grid[0] for kernel in launches.kernels], launches.order) == ([63, 1], (0, 1, 0))
 
 
-CUPTI = "kernel/cupti/cold"
+CUPTI, WHOLE = "kernel/cupti/cold", "end_to_end/event/cold"
 SEEN = KernelFacts("f(int)", 40, 128, 3072, grid=(63, 1, 1), block=(256, 1, 1), symbol="_Z1fi")
 
 
-def by_both_timers(case, **changes):
-    """Returns a result with CUPTI's time, the events' beside it, and what is known of the kernel."""
+def in_two_scopes(case, **changes):
+    """Returns a result with the times of a kernel and of the whole call, and what is known of the kernel."""
     clocks = {"clocks": {"sm_mhz": 1980.0, "memory_mhz": 3201}}
     main = dataclasses.replace(measurement_of(timer="cupti"), observations=clocks)
-    other = dataclasses.replace(measurement_of(53_000.0), beside=True, fixed_cost_ns=2900.123456)
+    other = dataclasses.replace(measurement_of(53_000.0), scope="end_to_end", fixed_cost_ns=2900.123456)
     other = dataclasses.replace(other, invalid_samples=12, jitter_ns=9.23760430)
     facts = structs.replace(SEEN, blocks_per_sm=6, occupancy=0.75, machine_code_sha256="beef")
     grids = [structs.replace(facts, grid=(n, 1, 1)) for n in (63, 1, 63)]
@@ -105,14 +105,14 @@ def by_both_timers(case, **changes):
     return result_of(case, **{**found, **changes})
 
 
-def test_both_timers_and_each_grid_of_a_kernel_are_recorded_with_what_is_known_of_them(tmp_path):
-    record("create", by_both_timers(case_of(tmp_path), duration_s=12.3456))
+def test_each_scope_and_each_grid_of_a_kernel_are_recorded_with_what_is_known_of_them(tmp_path):
+    record("create", in_two_scopes(case_of(tmp_path), duration_s=12.3456))
     (session,) = load(path_in(tmp_path)).cases["vector_exp-numba-n=1000"].epochs[-1].sessions
-    main, other = session.times[CUPTI], session.times[KERNEL]
+    main, other = session.times[CUPTI], session.times[WHOLE]
     assert (main.median_ns, main.fixed_cost_ns, main.sm_mhz, main.memory_mhz) == (50_000.0, None, 1980, 3201)
     assert (other.median_ns, other.fixed_cost_ns, other.sm_mhz) == (53_000.0, 2900.12, None)
     assert (other.invalid_samples, other.jitter_ns) == (12, 9.2376)
-    for key, median_ns in ((CUPTI, 50_000.0), (KERNEL, 53_000.0)):
+    for key, median_ns in ((CUPTI, 50_000.0), (WHOLE, 53_000.0)):
         (time,) = sessions(tmp_path, key=key)
         assert (time.key, time.median_ns) == (key, median_ns)
         first, second = time.kernels

@@ -134,7 +134,7 @@ def named(rng, cards):
     """Returns the cards that are named without a physical cause, as `gpukern validate --all-gpus` does."""
     raising = [each for number in range(ROUNDS) for each in measured(rng, cards, number)]
     again = to_confirm(judged(raising))
-    who = {card.uuid for suspect, check in again.items() for card in (suspect, check.beside)}
+    who = {card.uuid for suspect, check in again.items() for card in (suspect, check.neighbour)}
     fresh = (
         [each for number in range(FRESH_ROUNDS) for each in measured(rng, cards, ROUNDS + number)]
         if again
@@ -398,11 +398,7 @@ def test_times_since_the_record_are_by_the_cards_own_sessions_of_the_newest_epoc
         return made_up.result("cupy.exp", *measurements, point={"n": n}, fingerprint=fingerprint)
 
     kernel = made_up.measured(110.0)
-    others = [
-        made_up.measured(500.0, scope="transfer"),
-        made_up.measured(500.0, beside=True),
-        made_up.measured(0.0),
-    ]
+    others = [made_up.measured(500.0, scope="transfer"), made_up.measured(0.0)]
     results = [result(n, kernel) for n in range(5)]
     ignored = [result(n, *others) for n in range(5)] + [result(0, kernel, device=None), result(9, kernel)]
     for newest in ((100.0,), (80.0, 125.0)):
