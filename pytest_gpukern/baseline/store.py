@@ -109,8 +109,8 @@ class Store:
             return case.baseline_name
         return _ESCAPED.sub(lambda char: f"+{ord(char[0]):x}+", case.problem).replace("/", ".")
 
-    def _path(self, beside: str, baseline_name: str, model_key: str) -> Path:
-        folder = self._directory_override or Path(beside)
+    def _path(self, baseline_dir: str, baseline_name: str, model_key: str) -> Path:
+        folder = self._directory_override or Path(baseline_dir)
         rules = (_NAME, baseline_name, "baseline name"), (_MODEL, model_key, "device model key")
         for pattern, name, what in rules:
             if not pattern.fullmatch(name) or ".." in name or len(name.encode()) > _LONGEST_NAME:
@@ -278,8 +278,8 @@ class Store:
             problem = f"{error.object[error.start : error.end]!r} cannot be stored as text"
             raise FileError(path, problem, "Rename the file that has this character in its name") from error
 
-    def _cached(self, beside: str, name: str, model_key: str) -> Baseline:
-        path = self._path(beside, name, model_key)
+    def _cached(self, baseline_dir: str, name: str, model_key: str) -> Baseline:
+        path = self._path(baseline_dir, name, model_key)
         if path not in self._read:
             self._read[path] = _stored(path, Baseline(name, model_key))
             self._spreads.clear()

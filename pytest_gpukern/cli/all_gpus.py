@@ -159,14 +159,14 @@ class _Validation:
 
     def _confirm(self, suspects: Mapping[Card, fleet.Recheck], kernels: Mapping[str, str]) -> None:
         """Measures suspected GPUs and a neighbour again."""
-        neighbours = dict.fromkeys(again.beside for again in suspects.values())
+        neighbours = dict.fromkeys(again.neighbour for again in suspects.values())
         others = [card for card in neighbours if card is not None and card not in suspects]
         doubtful = {name for again in suspects.values() for name in again.classes}
         doubtful_kernels = [kernel for kernel, name in kernels.items() if name in doubtful]
         names = ", ".join(card.index for card in suspects)
-        beside = f" beside {', '.join(card.index for card in others)}" if others else ""
+        neighbours_text = f" beside {', '.join(card.index for card in others)}" if others else ""
         for number in range(1, cards.FRESH_ROUNDS + 1) if doubtful_kernels else ():
-            what = f"fresh session {number} of {cards.FRESH_ROUNDS}, of {names}{beside}"
+            what = f"fresh session {number} of {cards.FRESH_ROUNDS}, of {names}{neighbours_text}"
             self._again(what, [card.uuid for card in (*suspects, *others)], doubtful_kernels)
 
     def _again(self, what: str, uuids: Sequence[str], kernels: Iterable[str]) -> None:

@@ -275,7 +275,7 @@ class _Validation:
         found = fleet.judged(self.raising)
         bits = [finding for finding in found.findings if "bits" in finding.what]
         doubtful: dict[Card, Card | None] = {card: None for of in bits for card in of.cards}
-        doubtful |= {card: again.beside for card, again in fleet.to_confirm(found).items()}
+        doubtful |= {card: again.neighbour for card, again in fleet.to_confirm(found).items()}
         chosen = fleet.to_measure_again(self.raising).keys()
         cases = {output.partition(" ")[0] for of in bits for output in of.names}
         tests = {
@@ -284,10 +284,12 @@ class _Validation:
             for name, kernel in session.kernels.items()
             if name in chosen or name.partition(" ")[0] in cases
         }
-        for card, beside in doubtful.items():
+        for card, neighbour in doubtful.items():
             if self._cards[card].tests is None:
-                self._say(f"{card} is in doubt, and measured again{f' beside {beside}' if beside else ''}")
-                for to_do in (self._cards[each] for each in (card, beside) if each is not None):
+                self._say(
+                    f"{card} is in doubt, and measured again{f' beside {neighbour}' if neighbour else ''}"
+                )
+                for to_do in (self._cards[each] for each in (card, neighbour) if each is not None):
                     if to_do.tests is None:
                         to_do.tests, to_do.sessions = tuple(tests), FRESH_ROUNDS
 

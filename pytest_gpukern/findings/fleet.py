@@ -360,10 +360,10 @@ def to_measure_again(sessions: Sequence[Session]) -> dict[str, str]:
 
 
 class Recheck(NamedTuple):
-    """Says in which classes a suspected card is to be measured again, and beside which other card."""
+    """Says in which classes a suspected card is to be measured again, and with which neighbour."""
 
     classes: tuple[str, ...]
-    beside: Card | None
+    neighbour: Card | None
 
 
 def to_confirm(found: FleetFindings) -> dict[Card, Recheck]:

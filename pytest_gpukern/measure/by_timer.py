@@ -23,7 +23,7 @@ class Timed(Protocol):
         """Measures it."""
 
     def glance_by(self, timer: Timer) -> Measurement:
-        """Takes a few samples of what has just been measured, without observers."""
+        """Takes a few samples of what has just been measured, unobserved."""
 
 
 def measured_by(timed: Timed, wanted: str, *, scope: str, stream: Any, any_stream: bool) -> Measurement:

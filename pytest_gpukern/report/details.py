@@ -23,8 +23,9 @@ _SHORTEST_NAME = 24
 _OVERLAP = 1.01
 """Work that adds up to more than its span, clocks' steps aside, ran at the same time."""
 _IDLE = 0.005
-_SEEN_BY = "cupti"
 """Share of the time without any work from which it has a line of its own."""
+_SEEN_BY = "cupti"
+"""The timer that tells what the device does in a call that the host times."""
 WORK_TITLES = ("Time(%)", "Time", "Calls", "Avg", "Size", "Throughput")
 LAUNCH_TITLES = ("Grid Size", "Block Size", "Regs", "Shared", "Local", "Occupancy", "limited by", "code")
 

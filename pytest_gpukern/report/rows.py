@@ -391,9 +391,7 @@ def speedup(result: Result, measurement: Measurement, references: Sequence[Resul
 
 
 def _time(peer: Result, measurement: Measurement) -> float | None:
-    times = [other for other in peer.measurements if other.scope == measurement.scope]
-    if not times and len({other.scope for other in peer.measurements}) == 1:
-        times = list(peer.measurements)
-    times.sort(key=lambda other: other.timer != measurement.timer)
+    of_scope = [other for other in peer.measurements if other.scope == measurement.scope]
+    times = of_scope or (peer.measurements if len(peer.measurements) == 1 else ())
     time = times[0].summary.median_ns if times else None
     return time if units.is_number(time) else None

@@ -354,7 +354,7 @@ class GpuBenchmark:
             setup: runs untimed before each call. It returns `(args, kwargs)`, a tuple of positional
                 arguments, or nothing if `args` and `kwargs` are given.
             teardown: runs untimed after each round, with the same arguments.
-            rounds: number of samples by the main timer; by default as many as the median needs.
+            rounds: number of samples; by default as many as the median needs.
             warmup_rounds: untimed rounds before them.
             iterations: calls in a sample with a hot cache; with a cold one each sample is one call.
             check: `check(returned, *args, **kwargs)` raises if an untimed call was wrong, or returns False or

@@ -444,8 +444,8 @@ class TimedScope:
         work_bytes: declared bytes of the work; of a launch only the host's time is measured, and no work.
         work_flops: declared operations of the work.
         dtypes: NumPy's names of its dtypes; without any, operations give no bound.
-        inspect: checks what a call left that the main timer timed; None if it cannot be checked.
-        count: samples of the main timer, or None to sample until the median is known.
+        inspect: checks what a timed call left; None if it cannot be checked.
+        count: how many samples to take, or None to sample until the median is known.
         calls_a_sample: calls in each; of several only the first would find a cold cache.
         elsewhere: whether it works in a CUDA context of the test's own, in which nothing of ours can run.
     """
@@ -529,15 +529,22 @@ class TimedScope:
             fewest, most = min(rule.min_samples, self.count), min(rule.max_samples, self.count)
             rule = dataclasses.replace(rule, min_samples=fewest, max_samples=most)
         with self._alone(by_host=False):
-            sampler = self.sampler(timer, rule)
-            return dataclasses.replace(sampler, observing={}, inspect=None).glance()
+            return self._unobserved(timer, rule).glance()
 
     def _alone(self, *, by_host: bool) -> AbstractContextManager[None]:
         alone = self.scope != "kernel" or by_host
         return self.context.environment.gpu.timing_by_host() if alone else nullcontext()
 
     def sampler(self, timer: Timer, rule: StoppingRule) -> Sampler:
-        observers, launch = self.context.environment.gpu.observers, self.scope == "launch"
+        observers = self.context.environment.gpu.observers
+        return dataclasses.replace(
+            self._unobserved(timer, rule),
+            observing={} if self.elsewhere else observers.observe(self._call, timer),
+            inspect=self.inspect,
+        )
+
+    def _unobserved(self, timer: Timer, rule: StoppingRule) -> Sampler:
+        launch = self.scope == "launch"
         return Sampler(
             self.executions,
             timer,
@@ -545,8 +552,6 @@ class TimedScope:
             cache=self.cache,
             call_ns=self.call_ns,
             rule=rule,
-            observing={} if self.elsewhere else observers.observe(self._call, timer),
-            inspect=self.inspect,
             calls=self.calls_a_sample,
             traffic_bytes=None if launch else self.work_bytes,
             flops=None if launch else self.work_flops,

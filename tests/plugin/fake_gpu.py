@@ -4,7 +4,7 @@
 is not there, so that events time everything.
 
 What is launched may carry `takes_ns`, `escapes`: why its numbers cannot be trusted, and `kernel`: what it was
-compiled to, as JSON. Beside CUPTI events read `EVENT_COST_NS` more.
+compiled to, as JSON.
 """
 
 import importlib
@@ -20,7 +20,6 @@ import pytest
 
 NAME = "Fake GPU"
 MODEL_KEY = "fake-gpu"
-EVENT_COST_NS = 500.0
 ALIVE = weakref.WeakSet()
 """Arrays on the fake device."""
 CODE = {}
@@ -147,7 +146,6 @@ def install(monkeypatch, *, cupti=False, board=None):
 
     class FakeTimer:
         name = "event"
-        cost_ns = EVENT_COST_NS if cupti else 0.0
         measures = "what the launch says it takes"
         queues = True
         jitter_ns = 0.0
@@ -167,7 +165,7 @@ def install(monkeypatch, *, cupti=False, board=None):
                 if iteration.before is not None:
                     iteration.before()
                 iteration.run()
-            takes_ns = said_by(iterations[0].run, "takes_ns", 1000.0) + self.cost_ns
+            takes_ns = said_by(iterations[0].run, "takes_ns", 1000.0)
             steps = itertools.islice(self.steps, len(iterations))
             samples = [takes_ns * (1 + step / 5000) * next(self.tails) for step in steps]
             work, order = work_of(iterations[0].run, takes_ns)
@@ -178,7 +176,6 @@ def install(monkeypatch, *, cupti=False, board=None):
 
     class FakeCuptiTimer(FakeTimer):
         name = "cupti"
-        cost_ns = 0.0
 
         def __init__(self):
             super().__init__()

@@ -23,7 +23,7 @@ from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import Finding
 
 class FanObserver(Observer):
-    def observe(self, call, timer, *, beside):
+    def observe(self, call, timer):
         return FanObservation()
 
     def end_test(self, *, passed, let_go):

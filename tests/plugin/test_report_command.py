@@ -82,9 +82,9 @@ def test_a_stored_run_is_told_as_it_told_itself_with_details_of_chosen_cases_alo
     pytest.LineMatcher(shown.splitlines()).fnmatch_lines(
         [
             "doubling · n=8 · kernel by cupti, cold L2",
-            "  variant * time * other timer * verdict",
-            "  numba.first * 1.000 µs * event 1.50 µs * exact  NEW",
-            "  numba.second * 1.000 µs * event 1.50 µs * exact  NEW",
+            "  variant * time * verdict",
+            "  numba.first * 1.000 µs * exact  NEW",
+            "  numba.second * 1.000 µs * exact  NEW",
         ]
     )
     assert "Time(%)" not in shown

@@ -156,9 +156,6 @@ def _case(draw, number, samples, name):
         kernel, invalid="clocks fell from 1980 to 1200 MHz; cool the device" if kind == "INVALID" else None
     )
     whole = _measured(draw, ns * 3 + 20_000, "end_to_end", "host", samples // 3, None, None)
-    beside = dataclasses.replace(
-        _measured(draw, ns * ratio + 500, "kernel", "event", samples // 4, traffic, flops), beside=True
-    )
     verdict = Verdict(
         kind,
         f"{100 * (ratio - 1):+.1f} % against 5 sessions of 2026-10-01, threshold 2 %",
@@ -186,7 +183,7 @@ def _case(draw, number, samples, name):
     work = (DeviceWork("kernel", facts.name, 1.0, ns * ratio, kernel=facts),)
     result = made_up.result(
         label,
-        *([] if wrong else [dataclasses.replace(kernel, work=work), beside, whole]),
+        *([] if wrong else [dataclasses.replace(kernel, work=work), whole]),
         problem=f"{problem}{name}",
         point={"n": size},
         parameters={"block": 256} if number >= 576 else {},

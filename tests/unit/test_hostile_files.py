@@ -190,9 +190,17 @@ RESULTS = [
             traffic_bytes=16e6,
             flops=8e6,
         ),
-        measured(beside=True, fixed_cost_ns=2900.0, invalid_samples=3),
-        measured(1e6, "end_to_end", "host", "cold", notes=(Note("odd", About.NOISE),)),
-        verdicts=[verdict("SLOWER", 1.05), verdict("SAME", 1.0), verdict("UNDECIDED", 1.01)],
+        measured(
+            1e6,
+            "end_to_end",
+            "host",
+            "cold",
+            notes=(Note("odd", About.NOISE),),
+            device_ns=6e4,
+            invalid_samples=3,
+        ),
+        measured(2e3, "launch", "host", "hot", fixed_cost_ns=2900.0),
+        verdicts=[verdict("SLOWER", 1.05), verdict("UNDECIDED", 1.01), verdict("SAME", 1.0)],
         kernels=kernel_facts((EXP_KERNEL,), (9, 0), lambda kernel, registers: "beef"),
         compile_ns=3e8,
         first_call_ns=4e8,
@@ -309,7 +317,7 @@ def test_a_damaged_file_works_or_is_one_clear_error(tmp_path, capsys, name, orig
 
 # what is not left to chance: one table of damages, each with what the error says
 
-KEY = "kernel/event/cold"
+KEY = "kernel/cupti/cold"
 CASE = ("records", "vector_exp/cupy.exp/n=1000")
 EPOCH = (*CASE, "epochs", 0)
 SESSION = (*EPOCH, "sessions", 0)

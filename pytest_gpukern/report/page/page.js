@@ -682,7 +682,6 @@
       return at >= 0 && next !== undefined ? el("a", { href: linkTo(run, next), rel: by < 0 ? "prev" : "next" }, text) : "";
     };
     const scopes = one.scopes.map((scope) => ({ ...scope, ...own.find((row) => row.scope === scope.timing[0]) }));
-    const plotted = scopes;
     const states = [...new Set(own.map((row) => row.state))].filter((state, i, all) => state && (TONES.has(state) || all.length === 1));
     const tables = [
       ["Times", TIMES, scopes.map((scope) => [...scope.timing, ...TIME_FIGURES.map(([, name]) => scope[name]), badge(scope.state)])],
@@ -698,7 +697,7 @@
       told.length ? section("In words", el("ul", { class: "told" }, ...told)) : "",
       ...tables.filter(([, , rows]) => rows.length).map(([title, ...table]) => section(title, tableOf(...table))),
       section("Repeat it", command("repeat", one.command)),
-      ...plotted.map((scope) => scopeSection(run, one, scope)),
+      ...scopes.map((scope) => scopeSection(run, one, scope)),
       one.epochs.length ? section("Epochs of the record", tableOf(["epoch", "opened", "reason"], one.epochs.map((each, i) => [String(i + 1), ...each]))) : "",
     );
     document.title = `${one.id} · gpukern`;

@@ -21,7 +21,6 @@ from pytest_gpukern.gate.judge import (
     confirm,
     fails,
     judge,
-    keys_to_judge,
     undecidable,
     unless_hopeless,
 )
@@ -249,14 +248,6 @@ def test_a_point_is_the_same_before_and_after_json():
     before = dataclasses.replace(HERE, measured_point={"shape": (3, 4), "n": np.int64(1000)})
     after = dataclasses.replace(HERE, measured_point={"n": 1000, "shape": [3, 4]})
     assert verdict(FRESH, around(0, conditions=after), conditions=before).kind is SAME
-
-
-def test_each_scope_is_judged_by_its_main_timer_unless_only_the_one_beside_it_is_known():
-    main, beside = measured(), measured(key="kernel/host/cold", beside=True)
-    times = [main, beside, measured(key="transfer/host/hot")]
-    for known, key in (((main.key, beside.key), main.key), ((), main.key), ((beside.key,), beside.key)):
-        assert keys_to_judge(times, known) == [key, "transfer/host/hot"]
-    assert keys_to_judge(times, ("transfer/host/hot",)) == [main.key, "transfer/host/hot"]
 
 
 # what fails a test

@@ -1,8 +1,7 @@
-"""Tests which timers measure a call, and that a new timer needs one file and one row."""
+"""Tests which timer measures a call, and that a new timer needs one file and one row."""
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -13,22 +12,39 @@ from pytest_gpukern.measure import by_timer
 from pytest_gpukern.measure.by_timer import measured_by
 from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable, open_timer
 from pytest_gpukern.values.note import About, Note
-from pytest_gpukern.values.result import Measurement, Summary
+from pytest_gpukern.values.result import DeviceWork, Measurement, Summary
 from pytest_gpukern.values.timer_table import TIMERS, TimerRow, auto_timers, timer_row
 
 NO_CUPTI = TimerUnavailable("cupti-python is not installed")
 
 
-def measurement(timer, *, beside, notes=()):
-    summary = Summary(1.0, 1.0, 1.0, 10, notes)
-    return Measurement("kernel", timer, "", "cold", (1.0,), 1, summary, "", beside=beside)
+def measurement(timer, median_ns=1.0, **changes):
+    summary = Summary(median_ns, median_ns, median_ns, 10, (Note("odd"),))
+    return Measurement("kernel", timer, "", "cold", (median_ns,), 1, summary, "", **changes)
 
 
-def by(timer, *, beside):
-    """Measures with a timer that is only a name, or an exception."""
-    if isinstance(timer, Exception):
-        raise timer
-    return measurement(timer, beside=beside, notes=(Note("odd"),))
+class Call:
+    """A call whose timers are only names; `.sampled` has each that sampled it, and how.
+
+    Attributes:
+        found: timer → what it measures, or why it cannot.
+    """
+
+    def __init__(self, **found):
+        self.found, self.sampled = found, []
+
+    def by(self, timer):
+        return self._sampled(timer, "measured")
+
+    def glance_by(self, timer):
+        return self._sampled(timer, "glanced")
+
+    def _sampled(self, timer, how):
+        found = self.found.get(timer) or measurement(timer)
+        if isinstance(found, Exception):
+            raise found
+        self.sampled.append((timer, how))
+        return found
 
 
 @pytest.fixture
@@ -61,21 +77,27 @@ def opened(monkeypatch):
     return found
 
 
-def timed_by(wanted, scope="kernel", by=by, *, any_stream=False):
-    found = measured_by(by, wanted, scope=scope, stream="s", any_stream=any_stream)
-    return [(each.timer, each.beside) for each in found], found
+def timed_by(wanted, scope="kernel", call=None, *, any_stream=False):
+    return measured_by(call or Call(), wanted, scope=scope, stream="s", any_stream=any_stream)
 
 
 @pytest.mark.parametrize("any_stream", [True, False])
-def test_a_kernel_is_timed_by_cupti_with_events_beside_it(opened, any_stream):
-    timers, found = timed_by("auto", any_stream=any_stream)
-    assert timers == [("cupti", False), ("event", True)]
+def test_a_kernel_is_timed_by_cupti_and_events_glance_at_it(opened, any_stream):
+    call = Call()
+    found = timed_by("auto", call=call, any_stream=any_stream)
+    assert call.sampled == [("cupti", "measured"), ("event", "glanced")]
     assert opened == [("cupti", "s", any_stream), ("event", "s", False)]
-    assert [each.summary.notes for each in found] == [(Note("odd"),)] * 2
+    assert found == measurement("cupti")
+
+
+def test_where_events_cannot_glance_cuptis_time_stands_alone(opened):
+    unusable = TimerUnavailable("it waits for the device")
+    for opened.unusable, call in (({"event": unusable}, Call()), ({}, Call(event=unusable))):
+        assert timed_by("auto", call=call) == measurement("cupti")
 
 
 @pytest.mark.parametrize("queues", [True, False])
-def test_events_beside_cupti_do_not_try_to_queue_what_cupti_could_not(opened, queues):
+def test_events_do_not_try_to_queue_what_cupti_could_not(opened, queues):
     opened.queues = queues
     timed_by("auto")
     assert opened.tries == [True, queues]
@@ -94,17 +116,15 @@ def test_events_beside_cupti_do_not_try_to_queue_what_cupti_could_not(opened, qu
         ),
     ],
 )
-def test_without_cupti_events_are_the_main_timer_but_where_it_was_asked_for_the_hosts_time_is_invalid(
+def test_without_cupti_events_time_a_kernel_but_where_it_was_asked_for_the_hosts_time_is_invalid(
     opened, when, wanted, timer, notes, invalid
 ):
-    def unusable(timer, *, beside):
-        return by(NO_CUPTI if timer == "cupti" else timer, beside=beside)
-
+    call = Call(cupti=NO_CUPTI if when == "used" else None)
     if when == "opened":
         opened.unusable = {"cupti": NO_CUPTI}
-    timers, (only,) = timed_by(wanted, by=unusable)
-    assert timers == [(timer, False)]
-    assert ([note.text for note in only.summary.notes], only.invalid) == (notes, invalid)
+    only = timed_by(wanted, call=call)
+    assert call.sampled == [(timer, "measured")]
+    assert ([note.text for note in only.summary.notes], only.timer, only.invalid) == (notes, timer, invalid)
 
 
 @pytest.mark.parametrize(
@@ -117,20 +137,27 @@ def test_without_cupti_events_are_the_main_timer_but_where_it_was_asked_for_the_
         *(("transfer", wanted, ["host"]) for wanted in ("auto", "cupti")),
     ],
 )
-def test_a_scope_is_timed_by_the_timer_asked_for_or_by_the_hosts_clock_with_cupti_on_any_stream_beside_it(
+def test_a_scope_is_timed_by_the_timer_asked_for_or_by_the_hosts_clock_which_cupti_on_any_stream_splits(
     opened, scope, wanted, timers
 ):
-    assert timed_by(wanted, scope)[0] == [(timer, bool(place)) for place, timer in enumerate(timers)]
-    assert [(name, any_stream) for name, _, any_stream in opened] == [
-        (timer, bool(place)) for place, timer in enumerate(timers)
-    ]
+    call = Call()
+    assert timed_by(wanted, scope, call).timer == timers[0]
+    assert call.sampled == list(zip(timers, ("measured", "glanced"), strict=False))
+    assert opened == [(timer, "s", bool(place)) for place, timer in enumerate(timers)]
+
+
+def test_an_end_to_end_time_holds_what_cupti_saw_and_nothing_else_of_it(opened):
+    work = (DeviceWork("kernel", "axpy", 1.0, 900.0), DeviceWork("memcpy", "HtoD", 2.0, 400.0, 64.0))
+    seen = {"work": work, "order": (1, 0, 1), "busy_ns": 900.0}
+    found = timed_by("auto", "end_to_end", Call(cupti=measurement("cupti", 1500.0, invalid="odd", **seen)))
+    assert found == measurement("host", device_ns=1500.0, **seen)
 
 
 @pytest.mark.parametrize("wanted", ["auto", "cupti", "host"])
 def test_a_launch_is_timed_by_the_hosts_clock_until_it_returns(opened, monkeypatch, wanted):
     made = SimpleNamespace(on_stream=lambda stream, *, any_stream, queues: f"launches on {stream}")
     monkeypatch.setattr(by_timer, "LaunchTimer", made)
-    assert timed_by(wanted, "launch")[0] == [("launches on s", False)]
+    assert timed_by(wanted, "launch").timer == "launches on s"
     assert opened == []
 
 
@@ -141,7 +168,7 @@ def test_a_broken_timer_is_not_taken_for_one_that_is_not_there(opened):
             timed_by("auto", scope)
 
 
-# two timers' numbers
+# what a glance by events contradicts
 
 CONTRADICTION = (
     "events read {} % less than CUPTI: they missed work on another stream, or the kernel is slower while "
@@ -149,16 +176,10 @@ CONTRADICTION = (
 )
 
 
-def reading(cupti_ns, event_ns, cost_ns=None):
-    """Measures these times by CUPTI and by events, which cost `cost_ns`."""
-
-    def reads(timer, *, beside):
-        median_ns = event_ns if timer == "event" else cupti_ns
-        summary = Summary(median_ns, median_ns, median_ns, 10, (Note("odd"),))
-        cost = cost_ns if timer == "event" else None
-        return dataclasses.replace(measurement(timer, beside=beside), summary=summary, fixed_cost_ns=cost)
-
-    return reads
+def read(cupti_ns, event_ns, cost_ns=None):
+    """Returns what CUPTI measures where a glance by events, which cost `cost_ns`, reads another time."""
+    event = measurement("event", event_ns, fixed_cost_ns=cost_ns)
+    return timed_by("auto", call=Call(cupti=measurement("cupti", cupti_ns), event=event))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +199,7 @@ def test_events_that_read_far_more_than_cupti_and_what_they_cost_are_noted(
     opened, monkeypatch, cupti_ns, event_ns, cost_ns, contradict
 ):
     monkeypatch.setattr(by_timer, "machine_code", lambda: None)
-    _, (main, _) = timed_by("auto", by=reading(cupti_ns, event_ns, cost_ns))
+    main = read(cupti_ns, event_ns, cost_ns)
     note = (
         f"events read {event_ns / 1e3:.1f} µs, CUPTI {cupti_ns / 1e3:.1f} µs: CUPTI has no record of some "
         "work, or the device waited before the call (--gpukern-timer=event)"
@@ -188,7 +209,7 @@ def test_events_that_read_far_more_than_cupti_and_what_they_cost_are_noted(
 
     launching = SimpleNamespace(any_launches_from_device=lambda: True)
     monkeypatch.setattr(by_timer, "machine_code", lambda: launching)
-    _, (main, _) = timed_by("auto", by=reading(cupti_ns, event_ns, cost_ns))
+    main = read(cupti_ns, event_ns, cost_ns)
     assert ("launches kernels from the device" in (main.invalid or "")) == contradict
 
 
@@ -203,33 +224,30 @@ def test_events_that_read_far_more_than_cupti_and_what_they_cost_are_noted(
     ],
 )
 def test_events_that_read_a_percent_less_than_cupti_contradict_it(opened, cupti_ns, event_ns, said):
-    _, (main, other) = timed_by("auto", by=reading(cupti_ns, event_ns))
+    main = read(cupti_ns, event_ns)
     told = [] if said is None else [Note(CONTRADICTION.format(said), About.TIMERS)]
     assert main.summary.notes == (*told, Note("odd"))
-    assert (main.summary.median_ns, main.invalid) == (cupti_ns, None), "it is a note, and of the main timer"
-    assert other.summary.notes == (Note("odd"),)
+    assert (main.summary.median_ns, main.invalid) == (cupti_ns, None), "it is a note"
 
 
-def launching_nothing(timer, *, beside):
-    """Measures what CUPTI does not see anything of."""
-    return by(NothingLaunched("nothing") if timer == "cupti" else timer, beside=beside)
+LAUNCHES_NOTHING = Call(cupti=NothingLaunched("nothing"))
 
 
 @pytest.mark.parametrize("wanted", ["auto", "cupti"])
 def test_events_do_not_time_a_call_that_launches_nothing(opened, wanted):
     with pytest.raises(NothingLaunched):
-        timed_by(wanted, by=launching_nothing)
+        timed_by(wanted, call=LAUNCHES_NOTHING)
     assert opened == [("cupti", "s", False)]
 
 
 def test_the_hosts_time_needs_no_work_on_the_device(opened):
-    assert timed_by("auto", "end_to_end", launching_nothing)[0] == [("host", False)]
+    assert timed_by("auto", "end_to_end", LAUNCHES_NOTHING) == measurement("host")
 
 
 def test_a_requested_timer_of_the_host_times_what_ends_on_the_host(opened, monkeypatch):
     monkeypatch.setitem(TIMERS, "ticks", TIMERS["host"])
     for scope in ("kernel", "transfer", "end_to_end"):
-        assert timed_by("ticks", scope)[0] == [("ticks", False)]
+        assert timed_by("ticks", scope) == measurement("ticks")
 
 
 # a new timer: one file and one row
@@ -263,8 +281,8 @@ def test_one_file_and_one_row_make_a_timer_that_is_opened_by_name_and_by_auto(co
     opened = open_timer("counter", "s")
     assert (type(opened), opened.stream) == (Counter, "s")
     assert auto_timers()[:2] == ("counter", "cupti")
-    named = lambda timer, *, beside: by(timer.name, beside=beside)  # noqa: E731
-    assert timed_by("counter", by=named)[0] == [("counter", False)]
+    named = SimpleNamespace(by=lambda timer: measurement(timer.name))
+    assert timed_by("counter", call=named) == measurement("counter")
 
 
 def test_options_the_gate_and_reports_know_a_timer_by_its_row(counter):

@@ -261,18 +261,16 @@ class FakeInstruments:
         self.asked = 0
 
     def state(self, *, within_s=0.02):
-        if 0 < self.age_s <= within_s and self.asked:
-            return self.states[min(self.asked, len(self.states)) - 1]
         found = self.states[min(self.asked, len(self.states) - 1)]
         self.asked += 1
         self.age_s = 0.0
         return found
 
 
-def watching(instruments, **arguments):
+def watching(instruments):
     """A watch whose pauses are kept in `.pauses` instead of waited for."""
     pauses = []
-    made = ClockObservation(instruments, recovery=Recovery(sleep=pauses.append), **arguments)
+    made = ClockObservation(instruments, recovery=Recovery(sleep=pauses.append))
     made.pauses = pauses
     return made
 
@@ -307,27 +305,6 @@ def test_nvml_is_asked_before_the_first_batch_every_tenth_of_a_second_and_at_the
         (None, True),
     ]
     assert instruments.asked == 1 + 1 + 1
-
-
-def test_beside_a_main_timer_the_look_behind_its_samples_will_do_for_a_tenth_of_a_second():
-    instruments = FakeInstruments()
-    instruments.state()  # behind the main timer's samples
-    instruments.age_s = 0.09
-    watch = watching(instruments, beside=True)
-    assert batches(watch, instruments, 0.095, 0.099) == [(None, False), (None, False)]
-    assert instruments.asked == 1
-    assert finished(watch).values["memory_mhz"] == state().memory_clock_mhz
-
-
-def test_beside_a_main_timer_the_device_is_looked_at_after_a_tenth_of_a_second_and_where_the_clock_is_low():
-    instruments = FakeInstruments()
-    watch = watching(instruments, beside=True)
-    assert batches(watch, instruments, 0.11, 0.05) == [(None, True), (None, False)]
-    assert instruments.asked == 1 + 1
-    slow = FakeInstruments(clock=1484.0)
-    ((said, settled),) = batches(watching(slow, beside=True), slow, 0.01)
-    assert said.startswith("the SM clock was 1484 MHz")
-    assert settled
 
 
 def test_a_low_clock_has_nvml_asked_at_once():

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from fakes import FakeClock, FakeTimer, call_taking
 
-from pytest_gpukern.measure.measure import Repeated, Sampler, rule_beside, rule_for, untraced, warm_up
+from pytest_gpukern.measure.measure import Repeated, Sampler, rule_for, rule_of_a_glance, untraced, warm_up
 from pytest_gpukern.measure.observers import Look, Observation, Seen
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers.host import HostTimer
@@ -156,10 +156,10 @@ def test_by_the_hosts_clock_5_percent_or_a_twentieth_of_a_second_are_enough(call
         (11 * SECOND, 1, 1, 0.0),
     ],
 )
-def test_a_second_timer_takes_a_third_of_the_time_and_few_samples_of_calls_over_1_ms(
+def test_a_glance_takes_a_third_of_the_time_and_few_samples_of_calls_over_1_ms(
     call_ns, fewest, most, budget_s
 ):
-    rule = rule_beside(call_ns)
+    rule = rule_of_a_glance(call_ns)
     assert (rule.min_samples, rule.max_samples) == (fewest, most)
     assert rule.budget_s == pytest.approx(budget_s)
 
@@ -195,11 +195,15 @@ class ScriptedTimer(FakeTimer):
 WILD = [1000.0, 5000.0, 2000.0, 9000.0]
 
 
-def sampled(timer, call_ns=1000.0, executions=None, **arguments):
+def sampler(timer, call_ns=1000.0, executions=None, **arguments):
     values = {"scope": "kernel", "cache": "cold", "call_ns": call_ns, **arguments}
     values.setdefault("clock", (getattr(timer, "clock", None) or FakeClock()).seconds)
     values.setdefault("rule", rule_for(call_ns))
-    return Sampler(executions or Repeated(nothing), timer, **values).measure()
+    return Sampler(executions or Repeated(nothing), timer, **values)
+
+
+def sampled(timer, *arguments, **named):
+    return sampler(timer, *arguments, **named).measure()
 
 
 def test_every_sample_is_kept_in_the_order_taken():
@@ -350,8 +354,12 @@ def test_a_suspicion_makes_the_measurement_invalid_and_keeps_its_samples():
     found = sampled(ScriptedTimer([1000.0], suspicion="work ran elsewhere"))
     assert found.invalid == "work ran elsewhere"
     assert found.samples_ns
-    second = sampled(ScriptedTimer([1000.0], suspicion="work ran elsewhere"), beside=True)
-    assert (second.invalid, second.beside) == (None, True)
+
+
+def test_a_glance_asks_for_no_suspicion():
+    found = sampler(ScriptedTimer([1000.0], suspicion="work ran elsewhere")).glance()
+    assert found.invalid is None
+    assert found.samples_ns
 
 
 def test_a_suspicion_is_asked_for_once_all_batches_are_known_and_given_an_execution_that_was_made():
@@ -535,13 +543,14 @@ def test_a_call_whose_time_depends_on_what_its_outputs_hold_is_invalid(timer, in
         assert timer.refilled[:6] == batches[:6], "a fifth of the batches, and never the first"
 
 
-def test_nothing_is_refilled_beside_another_timer_or_where_nothing_can_be():
-    for timer, executions, beside in (
-        (AnsweringTimer("cupti", 30_000.0), Refillable(nothing), True),
-        (AnsweringTimer("cupti", 30_000.0), Repeated(nothing), False),
-    ):
-        sampled(timer, executions=executions, rule=StoppingRule(0, 30, 300), beside=beside)
-        assert not any(timer.refilled)
+@pytest.mark.parametrize(
+    ("executions", "how"), [(Refillable(nothing), Sampler.glance), (Repeated(nothing), Sampler.measure)]
+)
+def test_nothing_is_refilled_in_a_glance_or_where_nothing_can_be(executions, how):
+    timer = AnsweringTimer("cupti", 30_000.0)
+    assert how(sampler(timer, executions=executions, rule=StoppingRule(0, 30, 300))).invalid is None
+    assert len(timer.refilled) >= 3, "with batches that `measure` would fill"
+    assert not any(timer.refilled)
 
 
 # graphs

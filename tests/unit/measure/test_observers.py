@@ -45,7 +45,7 @@ class Draft(Observer):
     def begin_test(self):
         self.log.append("test begins")
 
-    def observe(self, call, timer, *, beside):
+    def observe(self, call, timer):
         return DraftObservation(self.log)
 
     def end_test(self, *, passed, let_go):
@@ -128,7 +128,7 @@ def test_the_first_row_is_nearest_to_what_is_timed(monkeypatch):
     order = []
 
     def class_of(row):
-        def observe(call, timer, *, beside):
+        def observe(call, timer):
             order.append(row)
             return row
 

@@ -174,11 +174,9 @@ def plausible(timer="host", *, floor=None, resolution_ns=1.0):
     return PlausibilityObservation(ObservedCall("kernel", on_gpu=True, floor=floor), timer)
 
 
-def finished(watch, median_ns=1000.0, *, beside=False):
+def finished(watch, median_ns=1000.0):
     summary = Summary(median_ns, median_ns, median_ns, 1, ())
-    return watch.finish(
-        Measurement("kernel", "cupti", "", "cold", (median_ns,), 1, summary, "", beside=beside)
-    )
+    return watch.finish(Measurement("kernel", "cupti", "", "cold", (median_ns,), 1, summary, ""))
 
 
 def test_a_time_below_what_the_hardware_can_do_is_invalid():
@@ -189,15 +187,6 @@ def test_a_time_below_what_the_hardware_can_do_is_invalid():
     assert finished(watch, 1990.0).invalid is None
     coarse = plausible(floor=floor, resolution_ns=1000.0)
     assert finished(coarse, 1000.0).invalid is None, "the timer cannot tell"
-
-
-def test_a_second_reading_below_it_is_a_note_for_events_miss_work_on_other_streams(monkeypatch):
-    watch = plausible(floor=Floor(2000.0, "1 GB at 4.8 TB/s"))
-    found = finished(watch, 1000.0, beside=True)
-    assert found.invalid is None
-    assert [note.text.partition(":")[0] for note in found.notes] == ["1 µs is impossible"]
-    monkeypatch.setattr("time.perf_counter_ns", lambda: 0)
-    assert "time.perf_counter_ns was replaced" in finished(watch, 1000.0, beside=True).invalid
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from fakes import FakeClock, FakeTimer
 
-from pytest_gpukern.measure.measure import Sampler, rule_beside, rule_for
-from pytest_gpukern.measure.rounds import Rounds, rule_of_rounds
+from pytest_gpukern.measure.measure import Sampler, rule_for
+from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.timers.host import HostTimer
 from pytest_gpukern.timers.timer import Batch
 
@@ -60,15 +62,15 @@ def logged(log, **changes):
 
 
 def take(rounds, timer=None, cache="cold"):
-    """What `measure` makes of rounds, as by a main timer."""
-    rule = rule_for(1000.0)
+    """What `measure` makes of rounds."""
+    rule, count = rule_for(1000.0), rounds.count
     return Sampler(
         rounds,
         timer or LookingTimer(),
         scope="kernel",
         cache=cache,
         call_ns=1000.0,
-        rule=rule if rounds.count is None else rule_of_rounds(rounds.count, rule, beside=False),
+        rule=rule if count is None else dataclasses.replace(rule, min_samples=count, max_samples=count),
         clock=FakeClock().seconds,
     ).measure()
 
@@ -168,16 +170,6 @@ def test_a_round_is_a_sample():
     measurement = take(Rounds(int, count=7))
     assert measurement.samples_ns == (1000.0,) * 7
     assert measurement.stopped == "7 samples"
-
-
-@pytest.mark.parametrize(
-    ("count", "call_ns", "least", "most"),
-    [(30, 1e3, 10, 30), (3, 1e3, 3, 3), (2000, 1e3, 10, 500), (30, 1e9, 1, 1)],
-)
-def test_a_timer_beside_the_main_one_takes_fewer_rounds_and_never_more(count, call_ns, least, most):
-    usual = rule_beside(call_ns)
-    rule = rule_of_rounds(count, usual, beside=True)
-    assert (rule.min_samples, rule.max_samples, rule.budget_s) == (least, most, usual.budget_s)
 
 
 def test_with_a_hot_cache_a_round_makes_the_calls_asked_for_and_with_a_cold_one_a_single_one():

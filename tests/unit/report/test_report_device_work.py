@@ -16,14 +16,13 @@ MEMSET = DeviceWork("memset", "memset", 1.0, 2000.0, 4096.0)
 
 
 def end_to_end(host_ns=2e6, device_ns=1.6e6, work=ALL, **changes):
-    """A case by the host's clock, with CUPTI beside it."""
-    host = measured(host_ns, "end_to_end", timer="host")
-    device = measured(device_ns, "end_to_end", timer="cupti", beside=True, work=work)
-    return result("cupy.exp", host, device, **changes)
+    """A case by the host's clock, split by CUPTI."""
+    timed = measured(host_ns, "end_to_end", timer="host", work=work, device_ns=device_ns)
+    return result("cupy.exp", timed, **changes)
 
 
 def kernel(median_ns=48_600.0, work=(EXP_KERNEL,), **changes):
-    return result("cupy.exp", measured(median_ns, timer="cupti", work=work), measured(beside=True), **changes)
+    return result("cupy.exp", measured(median_ns, timer="cupti", work=work), **changes)
 
 
 def texts(made, width=160):
@@ -50,14 +49,11 @@ def test_an_end_to_end_time_is_copies_kernels_and_what_the_host_takes():
     assert (len(rows), empty) == (5, "")
 
 
-def test_a_kernels_time_is_its_own_timers_even_where_events_were_judged():
-    made = kernel()
-    judged = dataclasses.replace(made, verdicts={"kernel/event/cold": None})
-    for each in (made, judged):
-        title, header, row, *_ = texts(each)
-        assert title == "vector_exp/cupy.exp/n=1000 · kernel · 48.6 µs by cupti"
-        assert split(header) == ["Time(%)", "Time", "Calls", "Avg", "Name"]
-        assert split(row)[0] == "100.0 %"
+def test_a_kernels_time_is_all_of_what_its_timer_saw():
+    title, header, row, *_ = texts(kernel())
+    assert title == "vector_exp/cupy.exp/n=1000 · kernel · 48.6 µs by cupti"
+    assert split(header) == ["Time(%)", "Time", "Calls", "Avg", "Name"]
+    assert split(row)[0] == "100.0 %"
 
 
 def test_no_part_takes_more_than_all_of_a_call():

@@ -147,14 +147,14 @@ def test_a_row_says_from_which_time_to_which_and_what_it_reaches_of_which_limit(
 
 
 SAME = {"verdicts": [made_up.verdict("SAME", 1.01)]}
-BY_BOTH = (made_up.measured(timer="cupti"), made_up.measured(beside=True, invalid="clocks fell"))
+INVALID = made_up.measured(invalid="clocks fell")
 WRONG = {"correctness": Correctness.INCORRECT}
 
 
 @pytest.mark.parametrize(
     ("made", "failure", "state", "change", "plots"),
     [
-        (made_up.result("cupy.exp", *BY_BOTH, **SAME), None, "INVALID", "", 2),  # by another timer
+        (made_up.result("cupy.exp", INVALID), None, "INVALID", "", 1),
         (made_up.result("cupy.exp", made_up.measured(), **SAME, **WRONG), None, "INCORRECT", "", 0),
         (made_up.result("cupy.exp", made_up.measured(), **SAME), "KeyError: 'n'", "FAILED", "+1.0 %", 1),
         (made_up.result("numba.exp", made_up.measured(), simulated=True), None, "simulated", "", 0),

@@ -138,7 +138,7 @@ def slow(ns, block):
         ([host(measured(400.0), measured(900.0, **END))], "4.00×"),  # in the same scope
         ([host(measured(1200.0, **HOST))], "12.0×"),  # or its only one
         ([slow(400.0, 64), slow(200.0, 128)], "2.00×"),  # of several parameter values the fastest
-        ([result("numba.slow", measured(900.0, timer="cupti"), measured(400.0, beside=True))], "4.00×"),
+        ([result("numba.slow", measured(400.0, timer="cupti"))], "4.00×"),  # also by another timer
         # no comparable time: another point, another size run, incorrect, invalid, two other scopes
         ([host(measured(1200.0, **HOST), point={"n": 7})], "–"),
         ([host(measured(1200.0, **HOST), measured_point={"n": 7})], "–"),
@@ -407,50 +407,18 @@ def test_with_v_a_large_run_has_its_tables():
     assert not any("-v" in line for line in lines)
 
 
-# two timers a scope
-
-
-def by_both(cupti_ns=48_600.0, event_ns=51_600.0, fixed_cost_ns=2900.0, **changes):
-    """Measurements of a kernel by CUPTI, and by events beside it."""
-    other = measured(event_ns, beside=True, fixed_cost_ns=fixed_cost_ns)
-    return measured(cupti_ns, timer="cupti", **changes), other
-
-
-def test_a_scope_is_one_row_with_the_other_timers_time_beside_it():
-    both = result("cupy.exp", *by_both(), verdicts=[verdict("SAME")])
-    assert cells(row_with("cupy.exp", both)) == [
-        *("cupy.exp", "n=1000", "48.60 µs", "0.25 %", "event 51.6 µs", "0.5 ULP", "SAME")
-    ]
-    assert table_of(both)[0].text == "vector_exp · kernel by cupti, cold L2"
-    assert totals(RunResults([both])) == "1 passed · baseline: 1 same"
-
-
-def test_where_only_the_other_timer_was_judged_its_time_is_the_one_shown():
-    both = result("cupy.exp", *by_both())
-    both = dataclasses.replace(both, verdicts={"kernel/event/cold": verdict("SLOWER", 1.05)})
-    row = row_with("cupy.exp  ", both)
-    assert cells(row)[2:5] == ["51.60 µs", "0.25 %", "cupti 48.6 µs"]
-    assert cells(row)[-1] == "SLOWER +5.0 %"
-    assert table_of(both)[0].text == "vector_exp · kernel by event, cold L2"
-    assert totals(RunResults([both])) == "1 passed · baseline: 1 slower"
-
-
-def test_a_time_that_is_shown_may_lie_beside_one_that_is_invalid():
-    main, other = by_both()
-    odd = dataclasses.replace(other, invalid="ran elsewhere")
-    both = result("cupy.exp", main, odd, verdicts=[verdict("SAME"), verdict("INVALID")])
-    row = row_with("cupy.exp  ", both)
-    assert ("48.60 µs" in row.text, "Red" in row.markup) == (True, True)
-    assert "INVALID vector_exp/cupy.exp/n=1000 (kernel/cupti/cold): by event: ran elsewhere" in text_of(both)
-    assert "baseline: 1 invalid" in totals(RunResults([both]))
+# what a timer costs
 
 
 def test_what_timers_read_for_nothing_is_said_once_a_table():
-    text = text_of(result("a.b", *by_both()), result("a.c", *by_both(fixed_cost_ns=3140.0)))
-    assert text.count("by event an empty kernel reads 2.90 µs … 3.14 µs more than it takes; not subtr") == 1
-    one = text_of(result("a.b", *by_both()), result("a.c", *by_both()))
-    assert "reads 2.90 µs more than it takes" in one
-    assert "empty kernel" not in text_of(result("a.b", *by_both(fixed_cost_ns=None)))
+    def told(*costs_ns):
+        times = [measured(fixed_cost_ns=cost_ns) for cost_ns in costs_ns]
+        return text_of(*(result(f"a.{number}", time) for number, time in enumerate(times)))
+
+    several = "by event an empty kernel reads 2.90 µs … 3.14 µs more than it takes; not subtracted"
+    assert told(2900.0, 3140.0).count(several) == 1
+    assert "reads 2.90 µs more than it takes" in told(2900.0, 2900.0)
+    assert "empty kernel" not in told(None)
 
 
 # what else is known of a measurement
@@ -500,16 +468,16 @@ def test_of_two_ceilings_the_nearer_is_shown(dtype, declared, ceiling):
 
 def test_copies_to_and_from_the_host_have_their_own_ceiling():
     work = (COPY_IN, EXP_KERNEL, dataclasses.replace(COPY_OUT, size_bytes=4e6))
-    device = measured(1.3e6, "end_to_end", timer="cupti", beside=True, work=work)
-    made = result("cupy.exp", measured(2e6, **END), device, ceilings=CEILINGS)
+    made = result("cupy.exp", measured(2e6, work=work, **END), ceilings=CEILINGS)
     assert "60 % host copy" in row_with("cupy.exp", made).text  # 16 MB at 20 GB/s, 4 MB at 10 GB/s: 1.2 ms
     for ns in (2e8, 1.0e5):  # a call that hardly copies, and one faster than the copies that were measured
-        faster = dataclasses.replace(made, measurements=(measured(ns, **END), device))
-        assert "host copy" not in text_of(faster)
+        assert "host copy" not in text_of(
+            dataclasses.replace(made, measurements=(measured(ns, work=work, **END),))
+        )
     for memory in ("pinned", "managed"):
         other = dataclasses.replace(COPY_IN, host_copy=HostCopy("HtoD", memory))
-        seen = (made.measurements[0], dataclasses.replace(device, work=(other,)))
-        assert "host copy" not in text_of(dataclasses.replace(made, measurements=seen))
+        seen = measured(2e6, work=(other,), **END)
+        assert "host copy" not in text_of(dataclasses.replace(made, measurements=(seen,)))
 
 
 def test_a_kernel_above_the_measured_copy_is_at_the_limit():
@@ -524,14 +492,14 @@ def test_without_ceilings_and_on_the_host_no_share_is_shown():
 
 def test_numbers_that_did_not_survive_the_journey_are_dashes_at_worst():
     infinite = float("inf")
-    odd = result(
-        "a.b",
-        *by_both(infinite, infinite, infinite, busy_ns=infinite, work=(EXP_KERNEL,), traffic_bytes=1.0),
-        ceilings=CEILINGS,
-    )
-    crossed = Result.from_json(odd.to_json())
+    seen = {"busy_ns": infinite, "device_ns": infinite, "work": (EXP_KERNEL,), "traffic_bytes": 1.0}
+    times = [
+        measured(infinite, scope, timer, fixed_cost_ns=infinite, **seen)
+        for scope, timer in (("kernel", "cupti"), ("end_to_end", "host"))
+    ]
+    crossed = Result.from_json(result("a.b", *times, ceilings=CEILINGS).to_json())
     assert "–" in cells(row_with("a.b  ", crossed))
-    assert "event –" in text_of(crossed)
+    assert render(RunResults([crossed]), width=160, verbose=True)
 
 
 def test_a_single_sample_has_no_uncertainty():

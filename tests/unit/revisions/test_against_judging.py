@@ -264,17 +264,6 @@ def test_what_did_not_pass_with_its_machine_code_on_both_sides_is_measured_again
         assert not does_the_same(case)
 
 
-def test_a_record_of_the_other_timer_alone_is_judged_where_the_main_one_is_missing():
-    both = [
-        SessionEnding(
-            "passed", "", result("cupy.exp", measured(900.0, timer="cupti"), measured(ns, beside=True))
-        )
-        for ns in BASE_NS
-    ]
-    (conclusion,), _ = concluded(CaseRuns(sessions(BASE_NS), tuple(both)))
-    assert {key: v.kind for key, v in conclusion.verdicts.items()} == {"kernel/event/cold": VerdictKind.SAME}
-
-
 @pytest.mark.parametrize("outcome", ["skipped", "xfailed"])
 def test_a_skip_and_an_expected_failure_stay_what_they_are(outcome):
     case = CaseRuns((None,), (SessionEnding(outcome, "the reason", None),))

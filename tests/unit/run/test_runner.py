@@ -18,7 +18,6 @@ from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
-from pytest_gpukern.measure.observers import Observation, Observers, Seen
 from pytest_gpukern.run import case_subject
 from pytest_gpukern.run.case_subject import sets_wanted
 from pytest_gpukern.run.spine import NotRunError, SubjectContext, with_facts
@@ -635,55 +634,26 @@ def test_an_invalid_measurement_is_invalid_with_or_without_baselines(gpu, timer,
     assert not result.valid
 
 
-MAIN, BESIDE = "kernel/cupti/cold", "kernel/event/cold"
+KERNEL, WHOLE = "kernel/cupti/cold", "end_to_end/host/cold"
 
 
 @pytest.mark.parametrize(
-    ("recorded", "judged", "kind"),
+    ("recorded", "kinds"),
     [
-        ((), MAIN, VerdictKind.NEW),
-        ((MAIN,), MAIN, VerdictKind.SLOWER),
-        ((MAIN, BESIDE), MAIN, VerdictKind.SLOWER),
-        ((BESIDE,), BESIDE, VerdictKind.SLOWER),
+        ((), {KERNEL: VerdictKind.NEW, WHOLE: VerdictKind.NEW}),
+        ((KERNEL,), {KERNEL: VerdictKind.SLOWER, WHOLE: VerdictKind.NEW}),
+        ((WHOLE,), {KERNEL: VerdictKind.NEW, WHOLE: VerdictKind.SLOWER}),
     ],
 )
-def test_the_main_timers_number_is_judged_unless_only_the_other_is_recorded(
-    gpu, timer, recorded, judged, kind
-):
+def test_each_scope_is_judged_by_its_own_record(gpu, timer, recorded, kinds):
     sessions = {key: (session(500.0, key=key),) * 2 for key in recorded}
-    environment = FakeEnvironment(gpu, settings=measuring(timer="auto"), recorded=sessions)
-    result = run(case_of(right), environment)
-    assert [(each.key, each.beside) for each in result.measurements] == [(MAIN, False), (BESIDE, True)]
-    assert {key: verdict.kind for key, verdict in result.verdicts.items()} == {judged: kind}
-
-
-def test_each_scope_has_one_verdict_of_its_own(gpu, timer):
+    settings = measuring(timer="auto", fail_on=("slower", "host"))
+    environment = FakeEnvironment(gpu, settings=settings, recorded=sessions)
     problem = doubling(N, scopes=("kernel", "end_to_end"))
-    sessions = {BESIDE: (session(500.0, key=BESIDE),) * 2}
-    environment = FakeEnvironment(gpu, settings=measuring(timer="auto"), recorded=sessions)
     result = run(case_of(right, problem=problem), environment)
-    assert {key: verdict.kind for key, verdict in result.verdicts.items()} == {
-        BESIDE: VerdictKind.SLOWER,
-        "end_to_end/host/cold": VerdictKind.NEW,
-    }
-    assert {(MAIN, True), (BESIDE, True), ("end_to_end/host/cold", True)} <= set(
-        environment.asked_for_records
-    )
-
-
-def test_a_bad_number_of_the_second_timer_is_invalid_though_it_is_not_judged(gpu, timer, monkeypatch):
-    class Suspicious(Observation):
-        def finish(self, measurement):
-            invalid = "impossible" if measurement.timer == "event" else None
-            return Seen(invalid=invalid)
-
-    monkeypatch.setattr(Observers, "observe", lambda *_, **__: {"suspicious": Suspicious()})
-    result = run(case_of(right), FakeEnvironment(gpu, settings=measuring(timer="auto")))
-    assert {key: verdict.kind for key, verdict in result.verdicts.items()} == {
-        MAIN: VerdictKind.NEW,
-        BESIDE: VerdictKind.INVALID,
-    }
-    assert not result.valid
+    assert [each.key for each in result.measurements] == [KERNEL, WHOLE]
+    assert {key: verdict.kind for key, verdict in result.verdicts.items()} == kinds
+    assert {(KERNEL, True), (WHOLE, True)} <= set(environment.asked_for_records)
 
 
 # diagnosing without measuring

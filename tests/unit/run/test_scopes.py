@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
 from fakes import FakeEnvironment, case_of, doubling, measuring, noting, right, run
 
 from pytest_gpukern.check import engine
-from pytest_gpukern.measure.measure import rule_beside, rule_for
+from pytest_gpukern.measure.measure import Repeated, Sampler, rule_for, rule_of_a_glance
+from pytest_gpukern.measure.observers import Observers
 from pytest_gpukern.problems.dataset import CONTENTS
-from pytest_gpukern.run import spine
 from pytest_gpukern.run.case_subject import scopes_of
+from pytest_gpukern.run.spine import SubjectContext, TimedScope
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.result import Correctness, Trace
 
@@ -212,16 +214,12 @@ def test_the_markers_cache_policy_wins_over_the_runs(gpu, timer, setting, marker
     assert set(timer.colds) == {expected == "cold"}
 
 
-def test_every_scope_of_a_case_has_its_main_timer_and_all_but_a_transfer_one_beside_it(gpu, timer):
+def test_every_scope_of_a_case_is_timed_once_on_the_timed_stream(gpu, timer):
     problem = doubling(N, scopes=("kernel", "transfer", "end_to_end"))
     environment = FakeEnvironment(gpu, settings=measuring(timer="auto"))
     found = run(case_of(right, problem=problem), environment).measurements
-    assert [(each.key, each.beside) for each in found] == [
-        ("kernel/cupti/cold", False),
-        ("kernel/event/cold", True),
-        ("transfer/host/cold", False),
-        ("end_to_end/host/cold", False),
-        ("end_to_end/cupti/cold", True),
+    assert [each.key for each in found] == [
+        *("kernel/cupti/cold", "transfer/host/cold", "end_to_end/host/cold")
     ]
     assert {stream for _, stream, _ in timer.asked} == {gpu.timed_stream}
     assert {name: any_stream for name, _, any_stream in timer.asked[:2]} == {"cupti": False, "event": False}
@@ -229,39 +227,73 @@ def test_every_scope_of_a_case_has_its_main_timer_and_all_but_a_transfer_one_bes
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Lists (timer, whether outputs are checked, length of the call, rule) of each measurement, in order."""
+    """Lists (timer, how, whether outputs are checked, length of the call, rule) of each sampling."""
     found = []
 
-    def noted(executions, timer, **values):
-        found.append((timer.name, values["inspect"] is not None, values["call_ns"], values["rule"]))
-        return sampler(executions, timer, **values)
+    def noting_what(how):
+        sampling = getattr(Sampler, how)
 
-    sampler = spine.Sampler
-    monkeypatch.setattr(spine, "Sampler", noted)
+        def noted(sampler):
+            looks = sampler.inspect is not None
+            found.append((sampler.timer.name, how, looks, sampler.call_ns, sampler.rule))
+            return sampling(sampler)
+
+        monkeypatch.setattr(Sampler, how, noted)
+
+    noting_what("measure")
+    noting_what("glance")
     return found
 
 
-def test_each_timer_has_its_rule_and_only_the_main_one_looks_at_outputs_that_are_launched(gpu, timer, asked):
+@pytest.fixture
+def observed(monkeypatch):
+    """Lists the timers of what observers looked at."""
+    found = []
+    monkeypatch.setattr(Observers, "observe", lambda _, __, timer: found.append(timer.name) or {})
+    return found
+
+
+def test_each_timer_has_its_rule_and_a_glance_is_unobserved_and_looks_at_no_outputs(
+    gpu, timer, asked, observed
+):
     scopes = ("kernel", "transfer", "end_to_end")
     run(case_of(right), FakeEnvironment(gpu, settings=measuring(timer="auto", scopes=scopes)))
-    assert [(name, looks) for name, looks, _, _ in asked] == [
-        ("cupti", True),
-        ("event", False),
-        ("host", False),  # a transfer launches nothing
-        ("host", True),
-        ("cupti", False),
+    assert [(name, how, looks) for name, how, looks, _, _ in asked] == [
+        ("cupti", "measure", True),
+        ("event", "glance", False),
+        ("host", "measure", False),  # a transfer launches nothing
+        ("host", "measure", True),
+        ("cupti", "glance", False),
     ]
-    main, beside, transfer, end_to_end, explaining = ((call_ns, rule) for _, _, call_ns, rule in asked)
-    assert main[1] == rule_for(main[0])
-    for call_ns, rule in (beside, explaining):
-        assert rule == rule_beside(call_ns)
-    for call_ns, rule in (transfer, end_to_end):
-        assert rule == rule_for(call_ns, by_host=True)
+    for name, how, _, call_ns, rule in asked:
+        by_host = name == "host"
+        assert rule == (rule_of_a_glance(call_ns) if how == "glance" else rule_for(call_ns, by_host=by_host))
+    assert observed == ["cupti", "host", "host"]
+
+
+@pytest.mark.parametrize("count", [None, 1, 3, 30, 2000])
+@pytest.mark.parametrize("call_ns", [1e3, 5e6, 5e7, 1e9])
+def test_a_glance_takes_no_more_samples_than_rounds_were_requested(gpu, timer, asked, count, call_ns):
+    context = SubjectContext(FakeEnvironment(gpu), MarkerOptions(), "test_it", Path())
+    timed = TimedScope("kernel", Repeated(lambda: None), context, True, call_ns, count=count)
+    timed.by(timer)
+    timed.glance_by(timer)
+    (*_, rule), (*_, glance) = asked
+    usual = rule_of_a_glance(call_ns)
+    if count is None:
+        assert (rule, glance) == (rule_for(call_ns), usual)
+    else:
+        assert rule.min_samples == rule.max_samples == count
+        assert (glance.min_samples, glance.max_samples) == (
+            min(count, usual.min_samples),
+            min(count, usual.max_samples),
+        )
+        assert glance.budget_s == usual.budget_s
 
 
 def test_on_the_host_outputs_are_looked_at_only_before_and_after_timing(timer, asked):
     run(case_of(right, "host"), FakeEnvironment())
-    ((name, looks, call_ns, rule),) = asked
+    ((name, _, looks, call_ns, rule),) = asked
     assert (name, looks, rule) == ("host", False, rule_for(call_ns, by_host=True))
 
 
