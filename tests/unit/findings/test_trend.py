@@ -92,7 +92,7 @@ def test_days_have_their_month_once_and_their_year_where_these_differ(days, word
 
 def test_wrong_results_were_never_recorded_whatever_their_times():
     wrong = result("cupy.exp", correctness=Correctness.INCORRECT)
-    found = since_when(wrong, "", *history(37.1, 37.4, 37.3, 46.9))
+    found = since_when(wrong, "", history(37.1, 37.4, 37.3, 46.9))
     assert str(found) == "new in this run; none of the 4 recorded sessions of 20 to 22 Nov was wrong"
 
 
@@ -114,8 +114,9 @@ BYTES = 160_000_000
 def recorded_canaries():
     """The canaries of all sessions that the suites' baselines hold: on six cards, on three days."""
     files = sorted(SUITES.glob("*/baselines/*.*-*.json"))
-    sessions = {name: entry for file in files for name, entry in load(file).sessions.items()}
-    return [entry.canaries for entry in sessions.values()]
+    records = (record for file in files for record in load(file).cases.values())
+    sessions = {session.session: session for record in records for session in record.sessions}
+    return [session.canaries for session in sessions.values()]
 
 
 def series(times_ns, canaries, *, cards="A", traffic_bytes=BYTES, label="cupy.exp", scope="kernel"):
