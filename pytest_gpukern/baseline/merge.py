@@ -129,7 +129,6 @@ class Merge:
             opened=self._opened,
             reason=self._reason,
             problem_version=case.problem_version,
-            measured_point=case.measured_point,
             sessions=(),
             correctness=sessions[0].correctness or {},
             launches=sessions[0].launches or RecordedLaunches(),
@@ -173,8 +172,8 @@ class Merge:
         for entry in group:
             case, session = entry.case, entry.session
             own = {(session.session, key) for key in session.times}
-            if (case.problem_version, case.measured_point) != (first.problem_version, first.measured_point):
-                self._refuse(case, "its sessions differ in problem version or measured point")
+            if case.problem_version != first.problem_version:
+                self._refuse(case, "its sessions differ in problem version")
             elif own & seen:
                 self._refuse(case, f"session {session.session} is recorded already")
             else:

@@ -156,8 +156,8 @@ class RecordedSession(Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
 class Epoch(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Holds the sessions of a record between two deliberate updates.
 
-    The problem version and the measured point belong here, not to the record: an update may follow a change
-    of either, and older epochs keep theirs.
+    The problem version belongs here, not to the record: an update may follow its change, and older epochs
+    keep theirs.
 
     Attributes:
         opened: when, as an ISO 8601 time with its offset.
@@ -169,7 +169,6 @@ class Epoch(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
 
     opened: Moment
     problem_version: Whole
-    measured_point: dict[str, Json]
     sessions: Annotated[tuple[RecordedSession, ...], Meta(min_length=1)]
     reason: Text | None = None
     correctness: dict[str, OutputAccuracy] = {}
@@ -356,7 +355,7 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
     def _times(self, record: Record, epoch: Epoch | None, key: str | None) -> tuple[SessionTime, ...]:
         if epoch is None:
             return ()
-        conditions = Conditions(epoch.problem_version, epoch.measured_point, self.device_model)
+        conditions = Conditions(epoch.problem_version, self.device_model)
         sessions = epoch.sessions if key is None else epoch.holding(key)
         first = 0 if key is None else epoch.first(key, self.sessions)
         times = []

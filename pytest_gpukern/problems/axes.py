@@ -88,7 +88,7 @@ class Axes(dict[str, Axis]):
         return {name: axis.smoke[0] for name, axis in self.items()}
 
     def declare(self, point: Point) -> bool:
-        """Says whether every value of a point is declared, and not chosen or shrunk by a run."""
+        """Says whether every value of a point is declared, and not chosen by a run."""
         return all(
             point[name] in (*axis.smoke, *axis.values("full"), *axis.huge) for name, axis in self.items()
         )

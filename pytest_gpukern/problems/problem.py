@@ -104,15 +104,14 @@ class Problem:
         traffic_bytes: takes axes; returns the fewest bytes that the work must move through device memory.
         flops: takes axes; returns the number of floating-point operations of the work.
         transfer_bytes: takes axes; returns the bytes copied to and from the device. By default the sizes of
-            the arrays.
+            the arrays. If it is more than the host's free memory, the case is skipped before anything is
+            made.
         check: checks several runs with different seeds statistically: takes a list of `Run`, returns what is
             wrong in words, or None. It may also return whether they are right, as True or False.
         check_seeds: how many runs `check` is given. A timed host variant whose launch takes over 50 ms has
             three before timing, and four with the timed one.
         scopes: the scopes to measure by default.
         speedup_against: label of the variant that speed-ups are reported against, such as "host.numpy".
-        shrink: axis that we halve until `host_bytes` fits the machine; the result shows what ran.
-        host_bytes: takes axes; returns the bytes of host memory that inputs, outputs and reference need.
         check_points: more points at which every variant is checked and never timed, such as
             `[{"n": n} for n in boundaries()]`. Axes that a point leaves out keep their first smoke value.
             They may depend on the variant's parameters: `lambda block=256: …`. Each variant is checked there
@@ -166,8 +165,6 @@ class Problem:
         check_seeds: int = 8,
         scopes: tuple[str, ...] = ("kernel",),
         speedup_against: str | None = None,
-        shrink: str | None = None,
-        host_bytes: Callable[..., float] | None = None,
         check_points: DeclaredPoints = (),
         special_values: SpecialValues | Callable[..., SpecialValues] | None = None,
         exact_inputs: Callable[..., Mapping[str, Any]] | None = None,
@@ -189,7 +186,6 @@ class Problem:
             ("traffic_bytes", traffic_bytes, "lambda n: 8 * n"),
             ("transfer_bytes", transfer_bytes, "lambda n: 8 * n"),
             ("flops", flops, "lambda n: 2 * n"),
-            ("host_bytes", host_bytes, "lambda n: 8 * n"),
             ("check", check, "lambda runs: None"),
         ):
             if given is not None and not callable(given):
@@ -208,10 +204,6 @@ class Problem:
                 raise self.error("special_values and exact_inputs need a reference to compare with")
         if isinstance(inout, str):
             raise self.error(f"inout={inout!r} is not a tuple of names; write inout=({inout!r},)")
-        if (shrink is None) != (host_bytes is None):
-            raise self.error("shrink and host_bytes go together: give both or neither")
-        if shrink is not None and shrink not in axes:
-            raise self.error(f"shrink={shrink!r} is not an axis: {sorted(axes)}")
         self.simulator_limits = axes.limits(simulator_limits, f"problem {name!r}: simulator_limits")
         if dtypes and "dtype" in axes:
             raise self.error("it has dtypes= and an axis named dtype; drop one of them")
@@ -229,7 +221,6 @@ class Problem:
         self._special_values, self._check_points = special_values, check_points
         self._outputs, self._reference, self._tolerance = outputs, reference, tolerance
         self._traffic_bytes, self._transfer_bytes, self._flops = traffic_bytes, transfer_bytes, flops
-        self._shrink, self._host_bytes = shrink, host_bytes
         for named in () if callable(check_points) else check_points:
             self._refuse_bad_point(named)
 
@@ -571,12 +562,3 @@ class Problem:
 
     def _count(self, declared: Callable[..., float] | None, point: Point) -> float | None:
         return None if declared is None else float(self._call(declared, point))
-
-    def fit(self, point: Point, budget_bytes: float) -> Point:
-        """Returns the point with the `shrink` axis halved until `host_bytes` fits `budget_bytes`."""
-        if self._shrink is None or self._host_bytes is None:
-            return point
-        fitted = dict(point)
-        while self._call(self._host_bytes, fitted) > budget_bytes and fitted[self._shrink] > 1:
-            fitted[self._shrink] //= 2
-        return fitted

@@ -303,7 +303,7 @@ class _RunData:
         ns = measurement.summary.median_ns if measurement else None
         traffic, flops = (getattr(measurement, name, None) for name in ("traffic_bytes", "flops"))
         reached, limit = nearest_ceiling(row.shares) or ("", "")
-        point = (result.case.problem, repr(result.case.measured_point))
+        point = (result.case.problem, repr(result.case.point))
         on_roof = measurement is not None and measurement.scope == "kernel" and result.case.on_gpu
         rate_of = flops if measurement and counts_flops(measurement) else traffic
         sides = sides_of(self.run, result, measurement.key) if measurement and verdict else None
@@ -353,7 +353,7 @@ class _RunData:
             "variant": variant_label(result),
             "point": sizes_text(point),
             "with": f"{sizes_text(parameters)} {chosen_text(result)}".strip(),
-            "sizes": tuple(filter(lambda size: _is_size(size[1]), case.measured_point.items())),
+            "sizes": tuple(filter(lambda size: _is_size(size[1]), case.point.items())),
             "against": result.speedup_against or "",
             "command": repeat(self.run, [result.test], [result]),
             "facts": _facts_of(result),

@@ -79,7 +79,6 @@ def _sessions(baseline: Baseline, case_id: str) -> Iterator[Result]:
         variant=of_backend if on_host else label,
         backend=backend if on_host else None,
         point={},
-        measured_point={},
         parameters={},
         baseline_dir="",
         baseline_name=baseline.problem,

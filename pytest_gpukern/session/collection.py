@@ -269,7 +269,7 @@ def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
         return None
     case, path = case_of(item), Path(item.path)
     if case:
-        return case_info(case, case.point, path)
+        return case_info(case, path)
     settings = settings_of(config)
     by_host = times_host(marker_of(item).timer or settings.timer)
     on_host = by_host and not environment_of(config).gpu.has_gpu

@@ -10,7 +10,7 @@ from msgspec import structs
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gate.spread import SharedSpread
 
-HERE = Conditions(1, {"n": 1000}, "nvidia-h200")
+HERE = Conditions(1, "nvidia-h200")
 BASE_NS = 50_000.0
 S = 0.006
 KNOWN = SharedSpread(S, 1e6, cases=30)

@@ -44,7 +44,7 @@ def folder(tmp_path):
 def test_a_recorded_case_is_found_again_with_its_times_and_conditions(folder):
     (time,) = sessions(folder)
     assert (time.median_ns, time.low_ns, time.high_ns, time.n) == (50_000.0, 49_950.0, 50_050.0, 11)
-    assert time.conditions == Conditions(1, {"n": 1000}, H200)
+    assert time.conditions == Conditions(1, H200)
     found = judge([measurement_of()], Basis([time], time.conditions, threshold=0.02))
     assert found.kind is VerdictKind.SAME
 
@@ -126,7 +126,7 @@ def test_a_time_is_taken_if_its_bounds_and_quantiles_ascend(bounds, quantiles):
     low, median, high = bounds
     timed = SessionTime(7, median, low, high, quantiles and tuple(map(float, quantiles)))
     session = record_.RecordedSession("s", {KERNEL: timed})
-    case = record_.Record({}, (record_.Epoch(STAMP, 1, {}, (session,)),))
+    case = record_.Record({}, (record_.Epoch(STAMP, 1, (session,)),))
     entry = record_.SessionEntry(STAMP, "f")
     content = render(Baseline("a", H200, {"f": Fingerprint()}, {"s": entry}, {"a": case}))
     if low <= median <= high and quantiles in (None, sorted(range(5))):

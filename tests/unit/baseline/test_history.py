@@ -47,7 +47,7 @@ def entries(count):
 def baseline(*epochs, **shared):
     """A baseline whose case "a" has epochs of these sessions, each opened when its first session ended."""
     made = tuple(
-        Epoch(moment(int(sessions[0].session[1:])), number, {"n": number}, tuple(sessions), **shared)
+        Epoch(moment(int(sessions[0].session[1:])), number, tuple(sessions), **shared)
         for number, sessions in enumerate(epochs, 1)
     )
     return Baseline("saxpy", "nvidia-h200", {"f1": NVIDIA}, entries(99), {"a": Record({"n": 1}, made)})
@@ -82,7 +82,7 @@ def test_a_time_is_judged_by_the_newest_epoch_that_holds_it_and_anchored_by_the_
         times = made.session_times("a", key)
         assert {(time.key, time.epoch) for time in times} == {(key, newest)}
         assert [time.opening for time in times] == [place < 5 for place in range(len(times))]
-        assert times[0].conditions == Conditions(newest + 1, {"n": newest + 1}, "nvidia-h200")
+        assert times[0].conditions == Conditions(newest + 1, "nvidia-h200")
         assert made.past("a", key) == times
         assert numbers(made.anchor_times("a", key)) == ([] if oldest == newest else holding[oldest])
         later = None if newest == len(holding) - 1 else moment(numbered[-1][0][0])
@@ -105,7 +105,7 @@ def test_of_a_case_that_is_not_recorded_nothing_is_known():
 
 @given(st.lists(sets_of_keys, min_size=1, max_size=12))
 def test_a_record_keeps_the_newest_three_epochs_and_the_first_and_last_of_each_key(history):
-    epochs = [Epoch(moment(n), n, {}, (session(n, keys),)) for n, keys in enumerate(history)]
+    epochs = [Epoch(moment(n), n, (session(n, keys),)) for n, keys in enumerate(history)]
     record = Record({}, (epochs[0],))
     for epoch in epochs[1:]:
         record = record.opening(epoch)
@@ -123,7 +123,7 @@ def test_of_each_key_an_epoch_keeps_the_sessions_that_opened_it_and_the_newest(o
     """At most ten of the former, twenty in all; if fewer than three opened it, the first five count so."""
     count = opened + appended
     whole = [session(n, (CUPTI, COPY) if n % 2 else (CUPTI,)) for n in range(count)]
-    made = Epoch(moment(opened - 1), 1, {}, ()).adding(whole[:opened], entries(count))
+    made = Epoch(moment(opened - 1), 1, ()).adding(whole[:opened], entries(count))
     for each in whole[opened:]:
         made = made.adding([each], entries(count))
     for key, those in ((CUPTI, range(count)), (COPY, range(1, count, 2))):
