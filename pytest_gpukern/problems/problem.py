@@ -296,7 +296,6 @@ class Problem:
         layouts: Sequence[str] = (),
         dtypes: Sequence[str] = (),
         at: Mapping[str, Any] | None = None,
-        loses_context: bool = False,
         **parameters: Sequence[Any],
     ) -> Registration:
         """Registers a deliberately broken variant, which must be rejected.
@@ -312,8 +311,6 @@ class Problem:
             at: the only point at which it must be rejected, such as `{"n": 2**31 + 11}` for an index that
                 overflows. Axes left out keep their first smoke value. Huge values run with
                 `--gpukern-size=huge` only.
-            loses_context: its launch destroys the CUDA context, as a misaligned address does. It runs once,
-                after all others, and only in a process that another can replace, as when measuring.
 
         Raises:
             ProblemError: both or neither of `expected_fault` and `detected_by` are given, or there is no such
@@ -331,7 +328,6 @@ class Problem:
             layouts=tuple(layouts),
             dtypes=tuple(dtypes),
             at=dict(at or {}),
-            loses_context=loses_context,
             expected_fault=expected_fault,
             detected_by=detected_by,
         )

@@ -416,13 +416,11 @@ def _comes_from_the_launch(error: BaseException, prepared: Prepared) -> bool:
     return bool(frames_of_variant(error, prepared.case))
 
 
-def refuse_to_reject(case: Case, *, replaceable: bool) -> None:
-    """Raises NotRunError if a broken case cannot be checked in this process, or not without a tool."""
+def refuse_to_reject(case: Case) -> None:
+    """Raises NotRunError if a broken case cannot be checked without a tool."""
     tool = case.variant.detected_by
     if tool is not None and tool != sanitizing_tool():
         raise NotRunError(f"only {tool} detects it: use --gpukern-sanitize={tool}")
-    if case.variant.loses_context and not replaceable:
-        raise NotRunError("it destroys the CUDA context: use --gpukern-isolate=on")
 
 
 def why_not_rejected(case: Case, diagnosis: Diagnosis | None) -> str | None:

@@ -52,7 +52,6 @@ class MeasuredTest:
 
     Args:
         begun_s: when its set-up began, by the monotonic clock.
-        replaceable: whether another process takes over if this one has lost its CUDA context.
 
     Attributes:
         sessions: the results of the test's other sessions, in the order measured.
@@ -65,11 +64,10 @@ class MeasuredTest:
         seen: what the test's calls left in each of their outputs, until it is torn down.
     """
 
-    def __init__(self, context: SubjectContext, *, begun_s: float, replaceable: bool = False) -> None:
+    def __init__(self, context: SubjectContext, *, begun_s: float) -> None:
         self.environment = context.environment
         self.context = context
         self._begun_s = begun_s
-        self._replaceable = replaceable
         self._is_ours, self._has_check = True, False
         self.evidence: Evidence | None = None
         self.sessions: tuple[Result, ...] = ()
@@ -171,7 +169,7 @@ class MeasuredTest:
         __tracebackhide__ = True
         try:
             if rejects:
-                refuse_to_reject(case, replaceable=self._replaceable)
+                refuse_to_reject(case)
             subject = CaseSubject(case, self.context, rejects=rejects)
             evidence = Evidence(subject.begin())
             run(subject, evidence, self.environment)
