@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 TestFunction = TypeVar("TestFunction", bound=Callable[..., Any])
 DeclaredPoints = Sequence[Mapping[str, Any]] | Callable[..., Sequence[Mapping[str, Any]]]
 SpecialValues = Mapping[str, Sequence[float]]
+_SEED = 1
 
 
 @dataclass(frozen=True)
@@ -106,10 +107,9 @@ class Problem:
         transfer_bytes: takes axes; returns the bytes copied to and from the device. By default the sizes of
             the arrays. If it is more than the host's free memory, the case is skipped before anything is
             made.
-        check: checks several runs with different seeds statistically: takes a list of `Run`, returns what is
-            wrong in words, or None. It may also return whether they are right, as True or False.
-        check_seeds: how many runs `check` is given. A timed host variant whose launch takes over 50 ms has
-            three before timing, and four with the timed one.
+        check: checks eight runs with different seeds statistically: takes a list of `Run`, returns what is
+            wrong in words, or None. It may also return whether they are right, as True or False. A timed host
+            variant whose launch takes over 50 ms has three runs before timing, and four with the timed one.
         scopes: the scopes to measure by default.
         speedup_against: label of the variant that speed-ups are reported against, such as "host.numpy".
         check_points: more points at which every variant is checked and never timed, such as
@@ -131,7 +131,6 @@ class Problem:
             once, at the first smoke point, and never timed in it. To time several dtypes, declare an axis.
             Arrays of "bfloat16" and float8 are those of ml_dtypes; without it no variant is checked in them.
         simulator_limits: axis → the largest value in `check_points` that the simulator runs.
-        seed: seed of the inputs, which is recorded.
         package: `__package__` of the folder that holds the variants' files, `on_*.py` and `wrong*.py`.
 
     Attributes:
@@ -162,7 +161,6 @@ class Problem:
         flops: Callable[..., float] | None = None,
         transfer_bytes: Callable[..., float] | None = None,
         check: Callable[[Sequence[Run]], object] | None = None,
-        check_seeds: int = 8,
         scopes: tuple[str, ...] = ("kernel",),
         speedup_against: str | None = None,
         check_points: DeclaredPoints = (),
@@ -171,7 +169,6 @@ class Problem:
         layouts: Mapping[str, Sequence[str]] | None = None,
         dtypes: Sequence[str] = (),
         simulator_limits: Mapping[str, float] | None = None,
-        seed: int = 1,
         package: str | None = None,
     ) -> None:
         self.name, self.declared_at, self.statement = name, users_line(), users_line(in_module=True)
@@ -214,8 +211,8 @@ class Problem:
         self.version, self.package, self.loaded = version, package, False
         self.axes, self.scopes, self.dtypes, self.inout = axes, scopes, tuple(dtypes), tuple(inout)
         self.layouts = {layout: tuple(arrays) for layout, arrays in (layouts or {}).items()}
-        self.check, self.check_seeds, self.seed = check, check_seeds, seed
-        self.speedup_against, self.allow_lower_precision = speedup_against, allow_lower_precision
+        self.check, self.speedup_against = check, speedup_against
+        self.allow_lower_precision = allow_lower_precision
         self.variants = Variants(name, axes, self.layouts, self.dtypes)
         self._make_inputs, self._exact_inputs = make_inputs, exact_inputs
         self._special_values, self._check_points = special_values, check_points
@@ -390,11 +387,11 @@ class Problem:
     # inputs
 
     def _rng(self, point: Point, seed_offset: int, seed: int | None) -> np.random.Generator:
-        """Returns the generator for one set of contents; `seed`, if any, replaces the problem's own."""
+        """Returns the generator for one set of contents; without a seed, that of every run that records."""
         import numpy as np
 
-        own = self.seed if seed is None else seed
-        entropy = [own, seed_offset, zlib.crc32(repr((self.name, sorted(point.items()))).encode())]
+        where = zlib.crc32(repr((self.name, sorted(point.items()))).encode())
+        entropy = [_SEED if seed is None else seed, seed_offset, where]
         return np.random.default_rng(np.random.SeedSequence(entropy))
 
     def inputs(

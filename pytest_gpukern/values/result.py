@@ -469,7 +469,7 @@ class Result:
         session: id of the process that measured, the same for all its results.
         canaries: name → median time in nanoseconds of the fixed kernels that every session on a GPU measures.
         corners: where it was checked besides its own point, such as `n=257`; it was not timed there.
-        seed: of its inputs, where a run gave one instead of the problem's own.
+        seed: of its inputs, where a run gave one.
         observations: what observers saw around the test, such as device memory.
         duration_s: how long the test took: set-up, checks and timing, but not the sessions that confirm a
             suspicion. None if it did not come to its end.

@@ -107,10 +107,9 @@ def test_boundaries_below_the_minimum_are_left_out():
     assert boundaries(128, minimum=100)[0] == 128
 
 
-@pytest.mark.parametrize("arguments", [{"block": 0}, {"warp": 0}])
-def test_a_block_without_threads_is_refused(arguments):
+def test_a_block_without_threads_is_refused():
     with pytest.raises(ProblemError, match="1 or more"):
-        boundaries(**arguments)
+        boundaries(0)
 
 
 # limits and scopes
@@ -253,7 +252,7 @@ def test_inputs_are_the_same_for_the_same_offset_and_point_and_others_otherwise(
     assert np.array_equal(first, problem.inputs({"n": 8}, 0)["a"])
     assert not np.array_equal(first, problem.inputs({"n": 8}, 1)["a"])
     assert not np.array_equal(first, problem.inputs({"n": 9})["a"][:8])
-    assert not np.array_equal(first, doubling(seed=2).inputs({"n": 8})["a"])
+    assert not np.array_equal(first, problem.inputs({"n": 8}, seed=2)["a"])
 
 
 def test_the_order_of_the_axes_does_not_change_the_inputs():

@@ -259,7 +259,7 @@ def test_a_statistical_check_poisons_after_timing_however_slow_the_call_is(gpu, 
         return launch
 
     monkeypatch.setattr(check_variant, "SLOW_ON_DEVICE_NS", 0)
-    problem = doubling(reference=None, check=lambda runs: None, check_seeds=2)
+    problem = doubling(reference=None, check=lambda runs: None)
     result = run(case_of(watching, problem=problem), FakeEnvironment(gpu))
     assert result.correctness is Correctness.PASSED
     assert found[-1]
