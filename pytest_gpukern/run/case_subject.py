@@ -365,6 +365,8 @@ def case_info(case: Case, test_file: Path) -> CaseInfo:
 
 def why_not_here(case: Case, environment: Environment) -> str | None:
     variant, settings = case.variant, environment.settings
+    if variant.detected_by not in (None, sanitizing_tool()):
+        return f"only {variant.detected_by} detects it: use --gpukern-sanitize={variant.detected_by}"
     reason = variant.unavailable or environment.unusable(variant.backend)
     if reason is not None:
         return reason
@@ -414,13 +416,6 @@ def _comes_from_the_launch(error: BaseException, prepared: Prepared) -> bool:
     if type(error).__module__.partition(".")[0] in cuda_packages() or isinstance(error, CudaError):
         return True
     return bool(frames_of_variant(error, prepared.case))
-
-
-def refuse_to_reject(case: Case) -> None:
-    """Raises NotRunError if a broken case cannot be checked without a tool."""
-    tool = case.variant.detected_by
-    if tool is not None and tool != sanitizing_tool():
-        raise NotRunError(f"only {tool} detects it: use --gpukern-sanitize={tool}")
 
 
 def why_not_rejected(case: Case, diagnosis: Diagnosis | None) -> str | None:

@@ -24,7 +24,7 @@ from pytest_gpukern.measure.rounds import Rounds, arguments_made
 from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.run.call_subject import CallSubject, CallTarget, LoopSubject, result_of
-from pytest_gpukern.run.case_subject import CaseSubject, refuse_to_reject, why_not_rejected
+from pytest_gpukern.run.case_subject import CaseSubject, why_not_rejected
 from pytest_gpukern.run.spine import NO_CALL, Evidence, NotRunError, SubjectContext, run, settle
 from pytest_gpukern.values.nearest import refusing_unknown
 from pytest_gpukern.values.note import About, Note
@@ -168,8 +168,6 @@ class MeasuredTest:
         """Returns what the spine finds out about a case; skips the test if the case cannot run here."""
         __tracebackhide__ = True
         try:
-            if rejects:
-                refuse_to_reject(case)
             subject = CaseSubject(case, self.context, rejects=rejects)
             evidence = Evidence(subject.begin())
             run(subject, evidence, self.environment)
