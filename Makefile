@@ -8,7 +8,8 @@ PYTEST := $(BIN)/python -m pytest
 CUDA  := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA[^:]*Version: *\([0-9]*\).*/\1/p' | head -1)
 EXTRA := $(if $(CUDA),$(if $(filter 12,$(CUDA)),cu12,cu13),numba)
 
-# Tests share out the processors where they do not have to share a GPU.
+# Tests share out the processors where they do not have to share a GPU. There a broken variant may lose the CUDA
+# context, which costs the suites a process.
 PARALLEL := $(if $(CUDA),,-n auto)
 
 # Byte code is kept: tests start hundreds of processes, and each would compile the package again.
@@ -23,7 +24,7 @@ benchmark: $(VENV)/.$(EXTRA)
 ## test: install the development tools and run all tests, the suites in the simulator among them
 test: $(VENV)/.dev
 	$(PYTEST) tests $(PARALLEL) $(ARGS)
-	$(PYTEST) suites --gpukern-simulator=auto -q $(PARALLEL) $(ARGS)
+	$(PYTEST) suites --gpukern-simulator=auto -q $(or $(PARALLEL),--gpukern-isolate=on) $(ARGS)
 
 # The oldest releases of these that pyproject.toml admits, as pip names them.
 OLD := pytest|pytest-xdist|pytest-benchmark|numpy

@@ -119,8 +119,8 @@ class Merge:
         for session in group:
             case = session.case
             own = {(session.session, timed.key) for timed in session.measurements}
-            if (case.problem_version, case.measured_point) != (first.problem_version, first.measured_point):
-                self._refuse(case, "its sessions differ in problem version or measured point")
+            if case.problem_version != first.problem_version:
+                self._refuse(case, "its sessions differ in problem version")
             elif own & seen:
                 self._refuse(case, f"session {session.session} is recorded already")
             else:

@@ -161,7 +161,7 @@ class Epoch(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
 
     Attributes:
         opened: when, as an ISO 8601 time with its offset.
-        sessions: oldest first, never empty; all of one version of the problem, at one point.
+        sessions: oldest first, never empty; all of one version of the problem.
         reason: why the epoch was opened, where somebody said.
     """
 

@@ -16,7 +16,7 @@ from pytest_gpukern.values.result import Correctness, JsonDict, Measurement, Res
 SCHEMA = 1
 """Version of what `extra_info` holds."""
 
-_IDENTITY = ("gpukern_schema", "scope", "timer", "cache", "problem_version", "measured_point", "device")
+_IDENTITY = ("gpukern_schema", "scope", "timer", "cache", "problem_version", "device")
 """Fields of `extra_info` that must agree before pytest-benchmark may compare two times."""
 
 _ASK_FOR_ALL = tuple(
@@ -124,7 +124,6 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
         "gpukern_schema": SCHEMA,
         "case": case.id,
         "problem_version": case.problem_version,
-        "measured_point": case.measured_point,
         "scope": measurement.scope,
         "timer": measurement.timer,
         "cache": measurement.cache,

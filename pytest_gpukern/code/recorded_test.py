@@ -211,14 +211,13 @@ class RecordedTest(MeasuredTest):
 
     def measure_case(self, case: Case) -> None:
         self._begin_use()
-        why = why_not_here(case, self.environment)
-        if why is not None:
-            pytest.skip(why)
-        point = case.problem.fit(case.point, self.environment.memory_budget_bytes)
-        info = case_info(case, point, self.context.test_file)
-        self.evidence = Evidence(self.context.new_result(info, simulated=False))
         try:
-            launch = self._prepared(case, point)
+            why = why_not_here(case, self.environment)
+            if why is not None:
+                pytest.skip(why)
+            info = case_info(case, self.context.test_file)
+            self.evidence = Evidence(self.context.new_result(info, simulated=False))
+            launch = self._prepared(case)
         except ProblemError as error:
             self._fail(error.located)
         self._conclude(launch)
@@ -228,11 +227,11 @@ class RecordedTest(MeasuredTest):
         self.rejected = case
         pytest.skip(NotRun(NOT_COVERED, "broken variants"))
 
-    def _arrays(self, case: Case, point: Point) -> dict[str, Any]:
+    def _arrays(self, case: Case) -> dict[str, Any]:
         """Returns inputs and outputs as NumPy has them. The contents of outputs are never touched."""
         import numpy as np
 
-        problem = case.problem
+        problem, point = case.problem, case.point
         inputs = self._inputs_at(problem, point)
         outputs = {}
         for name, spec in problem.output_specs(point, inputs).items():
@@ -251,15 +250,15 @@ class RecordedTest(MeasuredTest):
             kept[wanted] = problem.inputs(point)
         return dict(kept[wanted])
 
-    def _prepared(self, case: Case, point: Point) -> Any:
+    def _prepared(self, case: Case) -> Any:
         """Returns what the variant would have timed, on arrays of its library."""
         prepare, stand_in = case.variant.prepare, self.stand_ins.of[case.variant.backend]
         assert prepare is not None
-        given = self._arrays(case, point)
+        given = self._arrays(case)
         for name, value in given.items() if not case.variant.host_data else ():
             if getattr(value, "ndim", 0):
                 given[name] = stand_in.given(value)
-        named = {**case.problem.named(point), **case.parameters, **given, "stream": stand_in.stream}
+        named = {**case.problem.named(case.point), **case.parameters, **given, "stream": stand_in.stream}
         return call_by_name(prepare, named)
 
     def _conclude(self, call: Callable[[], object]) -> NoReturn:

@@ -68,7 +68,7 @@ def other_bits(
     """Returns a finding for each output whose bits differ from those of the same machine code and inputs.
 
     Two or more sessions have to be recorded, and all have to agree: else the output may differ from run to
-    run. Equal problem versions and measured points mean equal inputs, which are random from a fixed seed.
+    run. Equal problem versions mean equal inputs, which are random from a fixed seed.
     """
     code = _code(map(as_recorded, kernels))
     if code is None or any(_code(session.kernels) != code for session in past):

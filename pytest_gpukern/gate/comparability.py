@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -19,7 +19,6 @@ from pytest_gpukern.values.result import (
     Measurement,
     OutputError,
     Result,
-    plain,
 )
 
 
@@ -29,22 +28,20 @@ class Conditions:
 
     Attributes:
         problem_version: the version that the problem's author declared.
-        measured_point: values of the axes as run.
         device_model: key of the device model, or of the CPU model for a host variant.
         simulated: whether the CUDA simulator ran it.
     """
 
     problem_version: int
-    measured_point: Mapping[str, Any]
     device_model: str
     simulated: bool = False
 
     @classmethod
     def of(cls, case: CaseInfo, *, device_model: str, simulated: bool = False) -> Conditions:
-        return cls(case.problem_version, case.measured_point, device_model, simulated)
+        return cls(case.problem_version, device_model, simulated)
 
 
-_UNKNOWN = Conditions(0, {}, "")
+_UNKNOWN = Conditions(0, "")
 
 Text = Annotated[str, Meta(min_length=1)]
 
@@ -161,7 +158,6 @@ def difference(key: str, now: Conditions, sessions: Sequence[SessionTime]) -> st
         ("", [_where(known) for known in then], _where(now)),
         ("on ", [known.device_model for known in then], now.device_model),
         ("with problem version ", [known.problem_version for known in then], now.problem_version),
-        ("at ", [_point(known.measured_point) for known in then], _point(now.measured_point)),
         ("as ", [s.key for s in sessions], key),
     ]
     for label, recorded, current in rows:
@@ -173,9 +169,3 @@ def difference(key: str, now: Conditions, sessions: Sequence[SessionTime]) -> st
 
 def _where(conditions: Conditions) -> str:
     return "in the simulator" if conditions.simulated else "on real hardware"
-
-
-def _point(point: Mapping[str, Any]) -> str:
-    """Returns a point in words, equal for values that JSON makes equal, such as a tuple and a list."""
-    texts = (f"{name}={value!r}" for name, value in sorted(plain(dict(point)).items()))
-    return " ".join(texts) or "no axes"

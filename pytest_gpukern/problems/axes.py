@@ -10,6 +10,8 @@ from typing import Any
 
 from pytest_gpukern.problems.call_by_name import Point, ProblemError
 
+_WARP = 32
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -88,7 +90,7 @@ class Axes(dict[str, Axis]):
         return {name: axis.smoke[0] for name, axis in self.items()}
 
     def declare(self, point: Point) -> bool:
-        """Says whether every value of a point is declared, and not chosen or shrunk by a run."""
+        """Says whether every value of a point is declared, and not chosen by a run."""
         return all(
             point[name] in (*axis.smoke, *axis.values("full"), *axis.huge) for name, axis in self.items()
         )
@@ -105,32 +107,29 @@ class Axes(dict[str, Axis]):
         return any(point[name] in axis.awkward for name, axis in self.items() if name not in (chosen or {}))
 
 
-def boundaries(block: int = 256, warp: int = 32, minimum: int = 0) -> tuple[int, ...]:
+def boundaries(block: int = 256, minimum: int = 0) -> tuple[int, ...]:
     """Returns few sizes at which kernels with a wrong guard, tail or edge fail, in ascending order.
 
-    They are 0, 1, warp - 1, block, block + 1, 4·block - 1, 4·block, 4·block + 2 and a prime above two blocks.
-    Sizes from warp + 2 on are added until every remainder modulo 8 occurs above 8. So a loop over vectors of
+    They are 0, 1, 31, block, block + 1, 4·block - 1, 4·block, 4·block + 2 and a prime above two blocks.
+    Sizes from 34 on are added until every remainder modulo 8 occurs above 8. So a loop over vectors of
     2, 4 or 8 elements meets every tail. Warps, blocks and tiles are filled, short by one and exceeded.
 
     Args:
         block: threads in a block.
-        warp: threads in a warp.
         minimum: the smallest size to return. Use 1 if variants cannot take empty arrays: CUDA refuses a grid
             without blocks (CUDA_ERROR_INVALID_VALUE).
 
     Raises:
-        ProblemError: `block` or `warp` is below 1.
+        ProblemError: `block` is below 1.
     """
-    if block < 1 or warp < 1:
-        raise ProblemError(
-            f"boundaries(block={block}, warp={warp}): both count threads and must be 1 or more"
-        )
+    if block < 1:
+        raise ProblemError(f"boundaries(block={block}): it counts threads and must be 1 or more")
     tile = 4 * block
     # The edges of blocks are ±1 modulo 8 already.
     candidates = (n for n in itertools.count(2 * block + 1) if n % 8 in (3, 5))
     prime = next(n for n in candidates if all(n % divisor for divisor in range(2, math.isqrt(n) + 1)))
-    sizes = {0, 1, warp - 1, block, block + 1, tile - 1, tile, tile + 2, prime}
+    sizes = {0, 1, _WARP - 1, block, block + 1, tile - 1, tile, tile + 2, prime}
     for remainder in range(8):
         if not any(size % 8 == remainder for size in sizes if size > 8):
-            sizes.add(next(n for n in itertools.count(max(warp, 8) + 2) if n % 8 == remainder))
+            sizes.add(next(n for n in itertools.count(_WARP + 2) if n % 8 == remainder))
     return tuple(size for size in sorted(sizes) if size >= minimum)

@@ -56,8 +56,6 @@ def cases_of(
 ) -> Iterator[Case]:
     """Yields all cases point by point, so that inputs and reference of a point are made once.
 
-    Broken variants that destroy the CUDA context have one case each, after all others.
-
     Args:
         size: "smoke", "full" or "huge".
         axes: axis → values that the run chose instead of those at `size`.
@@ -68,8 +66,7 @@ def cases_of(
         point = {**problem.axes.smoke_point, **variant.at}
         if variant.at and (size != "huge" or problem.axes.has_huge(point)):
             yield from (Case(problem, variant, point, parameters) for parameters in _parameters(variant))
-    last = [variant for variant in variants if variant.loses_context and not variant.at]
-    variants = [variant for variant in variants if not variant.at and not variant.loses_context]
+    variants = [variant for variant in variants if not variant.at]
     begun: set[tuple[str, str]] = set()  # variants and parameters that have had their first point
     for point in problem.axes.points(size, axes):
         awkward = size == "huge" or (size == "full" and problem.axes.has_awkward(point, axes))
@@ -81,10 +78,6 @@ def cases_of(
                 if runs:
                     begun.add(run)
                 yield Case(problem, variant, point, parameters, awkward, first)
-    for variant in last:  # one case each, since each costs a process
-        everywhere = itertools.product(problem.axes.points(size, axes), _parameters(variant))
-        for point, parameters in itertools.islice(everywhere, 1):
-            yield Case(problem, variant, point, parameters, first=not axes and size != "huge")
 
 
 def _parameters(variant: Variant) -> Iterator[dict[str, Any]]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 CONTENTS = 3
 """Sets of inputs with different contents, for buffers in rotation; the last two differ in few elements."""
+CHECK_SEEDS = 8
+"""Runs that a statistical check is given."""
 MOST_CORNERS = 256
 """Number of small points that we keep: corners, at which variants are checked besides their own point."""
 _LARGE_BYTES = 2**30
@@ -37,7 +39,7 @@ class Dataset:
         inputs: name → NumPy array or scalar; variants are given copies only.
         expected: reference of each output; None if the problem has only a statistical check.
         planted: input → flat index → special value at that place.
-        seed: the seed of the whole run, or None for the problem's own.
+        seed: the seed of the whole run, or None for that of every run that records.
         digests: type of a workspace → the result of its `digest` for these inputs.
     """
 
@@ -281,7 +283,7 @@ class Datasets:
 
     Args:
         points: how many of the newest points of a problem to keep.
-        seed: seed of all inputs, instead of each problem's own.
+        seed: seed of all inputs, instead of that of every run that records.
 
     Attributes:
         folder: where sessions of the same code keep sets for each other; None for nowhere.
@@ -365,7 +367,7 @@ class Datasets:
         memory; sets that we already keep do not count.
         """
         if problem.check is not None:
-            return [self.get(problem, point, offset) for offset in range(problem.check_seeds)]
+            return [self.get(problem, point, offset) for offset in range(CHECK_SEEDS)]
         sets, held = [self.get(problem, point, 0)], self._at(problem, point)
         if sets[0].host_bytes > _LARGE_BYTES:
             contents = min(contents, 2)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 TestFunction = TypeVar("TestFunction", bound=Callable[..., Any])
 DeclaredPoints = Sequence[Mapping[str, Any]] | Callable[..., Sequence[Mapping[str, Any]]]
 SpecialValues = Mapping[str, Sequence[float]]
+_SEED = 1
 
 
 @dataclass(frozen=True)
@@ -104,15 +105,13 @@ class Problem:
         traffic_bytes: takes axes; returns the fewest bytes that the work must move through device memory.
         flops: takes axes; returns the number of floating-point operations of the work.
         transfer_bytes: takes axes; returns the bytes copied to and from the device. By default the sizes of
-            the arrays.
-        check: checks several runs with different seeds statistically: takes a list of `Run`, returns what is
-            wrong in words, or None. It may also return whether they are right, as True or False.
-        check_seeds: how many runs `check` is given. A timed host variant whose launch takes over 50 ms has
-            three before timing, and four with the timed one.
+            the arrays. If it is more than the host's free memory, the case is skipped before anything is
+            made.
+        check: checks eight runs with different seeds statistically: takes a list of `Run`, returns what is
+            wrong in words, or None. It may also return whether they are right, as True or False. A timed host
+            variant whose launch takes over 50 ms has three runs before timing, and four with the timed one.
         scopes: the scopes to measure by default.
         speedup_against: label of the variant that speed-ups are reported against, such as "host.numpy".
-        shrink: axis that we halve until `host_bytes` fits the machine; the result shows what ran.
-        host_bytes: takes axes; returns the bytes of host memory that inputs, outputs and reference need.
         check_points: more points at which every variant is checked and never timed, such as
             `[{"n": n} for n in boundaries()]`. Axes that a point leaves out keep their first smoke value.
             They may depend on the variant's parameters: `lambda block=256: …`. Each variant is checked there
@@ -132,7 +131,6 @@ class Problem:
             once, at the first smoke point, and never timed in it. To time several dtypes, declare an axis.
             Arrays of "bfloat16" and float8 are those of ml_dtypes; without it no variant is checked in them.
         simulator_limits: axis → the largest value in `check_points` that the simulator runs.
-        seed: seed of the inputs, which is recorded.
         package: `__package__` of the folder that holds the variants' files, `on_*.py` and `wrong*.py`.
 
     Attributes:
@@ -163,18 +161,14 @@ class Problem:
         flops: Callable[..., float] | None = None,
         transfer_bytes: Callable[..., float] | None = None,
         check: Callable[[Sequence[Run]], object] | None = None,
-        check_seeds: int = 8,
         scopes: tuple[str, ...] = ("kernel",),
         speedup_against: str | None = None,
-        shrink: str | None = None,
-        host_bytes: Callable[..., float] | None = None,
         check_points: DeclaredPoints = (),
         special_values: SpecialValues | Callable[..., SpecialValues] | None = None,
         exact_inputs: Callable[..., Mapping[str, Any]] | None = None,
         layouts: Mapping[str, Sequence[str]] | None = None,
         dtypes: Sequence[str] = (),
         simulator_limits: Mapping[str, float] | None = None,
-        seed: int = 1,
         package: str | None = None,
     ) -> None:
         self.name, self.declared_at, self.statement = name, users_line(), users_line(in_module=True)
@@ -189,7 +183,6 @@ class Problem:
             ("traffic_bytes", traffic_bytes, "lambda n: 8 * n"),
             ("transfer_bytes", transfer_bytes, "lambda n: 8 * n"),
             ("flops", flops, "lambda n: 2 * n"),
-            ("host_bytes", host_bytes, "lambda n: 8 * n"),
             ("check", check, "lambda runs: None"),
         ):
             if given is not None and not callable(given):
@@ -208,10 +201,6 @@ class Problem:
                 raise self.error("special_values and exact_inputs need a reference to compare with")
         if isinstance(inout, str):
             raise self.error(f"inout={inout!r} is not a tuple of names; write inout=({inout!r},)")
-        if (shrink is None) != (host_bytes is None):
-            raise self.error("shrink and host_bytes go together: give both or neither")
-        if shrink is not None and shrink not in axes:
-            raise self.error(f"shrink={shrink!r} is not an axis: {sorted(axes)}")
         self.simulator_limits = axes.limits(simulator_limits, f"problem {name!r}: simulator_limits")
         if dtypes and "dtype" in axes:
             raise self.error("it has dtypes= and an axis named dtype; drop one of them")
@@ -222,14 +211,13 @@ class Problem:
         self.version, self.package, self.loaded = version, package, False
         self.axes, self.scopes, self.dtypes, self.inout = axes, scopes, tuple(dtypes), tuple(inout)
         self.layouts = {layout: tuple(arrays) for layout, arrays in (layouts or {}).items()}
-        self.check, self.check_seeds, self.seed = check, check_seeds, seed
-        self.speedup_against, self.allow_lower_precision = speedup_against, allow_lower_precision
+        self.check, self.speedup_against = check, speedup_against
+        self.allow_lower_precision = allow_lower_precision
         self.variants = Variants(name, axes, self.layouts, self.dtypes)
         self._make_inputs, self._exact_inputs = make_inputs, exact_inputs
         self._special_values, self._check_points = special_values, check_points
         self._outputs, self._reference, self._tolerance = outputs, reference, tolerance
         self._traffic_bytes, self._transfer_bytes, self._flops = traffic_bytes, transfer_bytes, flops
-        self._shrink, self._host_bytes = shrink, host_bytes
         for named in () if callable(check_points) else check_points:
             self._refuse_bad_point(named)
 
@@ -305,7 +293,6 @@ class Problem:
         layouts: Sequence[str] = (),
         dtypes: Sequence[str] = (),
         at: Mapping[str, Any] | None = None,
-        loses_context: bool = False,
         **parameters: Sequence[Any],
     ) -> Registration:
         """Registers a deliberately broken variant, which must be rejected.
@@ -321,8 +308,6 @@ class Problem:
             at: the only point at which it must be rejected, such as `{"n": 2**31 + 11}` for an index that
                 overflows. Axes left out keep their first smoke value. Huge values run with
                 `--gpukern-size=huge` only.
-            loses_context: its launch destroys the CUDA context, as a misaligned address does. It runs once,
-                after all others, and only in a process that another can replace, as when measuring.
 
         Raises:
             ProblemError: both or neither of `expected_fault` and `detected_by` are given, or there is no such
@@ -340,7 +325,6 @@ class Problem:
             layouts=tuple(layouts),
             dtypes=tuple(dtypes),
             at=dict(at or {}),
-            loses_context=loses_context,
             expected_fault=expected_fault,
             detected_by=detected_by,
         )
@@ -403,11 +387,11 @@ class Problem:
     # inputs
 
     def _rng(self, point: Point, seed_offset: int, seed: int | None) -> np.random.Generator:
-        """Returns the generator for one set of contents; `seed`, if any, replaces the problem's own."""
+        """Returns the generator for one set of contents; without a seed, that of every run that records."""
         import numpy as np
 
-        own = self.seed if seed is None else seed
-        entropy = [own, seed_offset, zlib.crc32(repr((self.name, sorted(point.items()))).encode())]
+        where = zlib.crc32(repr((self.name, sorted(point.items()))).encode())
+        entropy = [_SEED if seed is None else seed, seed_offset, where]
         return np.random.default_rng(np.random.SeedSequence(entropy))
 
     def inputs(
@@ -571,12 +555,3 @@ class Problem:
 
     def _count(self, declared: Callable[..., float] | None, point: Point) -> float | None:
         return None if declared is None else float(self._call(declared, point))
-
-    def fit(self, point: Point, budget_bytes: float) -> Point:
-        """Returns the point with the `shrink` axis halved until `host_bytes` fits `budget_bytes`."""
-        if self._shrink is None or self._host_bytes is None:
-            return point
-        fitted = dict(point)
-        while self._call(self._host_bytes, fitted) > budget_bytes and fitted[self._shrink] > 1:
-            fitted[self._shrink] //= 2
-        return fitted

@@ -47,7 +47,6 @@ class Variant:
     layouts: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
     at: dict[str, Any] = field(default_factory=dict)
-    loses_context: bool = False
     expected_fault: str | None = None
     detected_by: str | None = None
     unavailable: str | None = None

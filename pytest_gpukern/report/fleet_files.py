@@ -28,7 +28,7 @@ from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.form_table import RUN_FILE
 from pytest_gpukern.values.garbage import uncollected
 from pytest_gpukern.values.result import Correctness, Observations, SessionRole
-from pytest_gpukern.values.untrusted_json import ContentError, Figure, FileError, Json, content_of, read
+from pytest_gpukern.values.untrusted_json import ContentError, Figure, FileError, content_of, read
 
 JUDGED = "gpukern fleet"
 """First key of the JSON that the command itself writes, perhaps into the folder that it reads."""
@@ -45,8 +45,6 @@ class _Case(Struct):
     id: str
     problem: str
     backend: str | None
-    point: dict[str, Json]
-    measured_point: dict[str, Json]
 
     @property
     def on_gpu(self) -> bool:
@@ -237,8 +235,7 @@ def _session(file: _File, card: Card, results: Sequence[_Result], failed: dict[s
             wrong.append(intern(case.id))
         if result.correctness is Correctness.INCORRECT or result.simulated:
             continue
-        inputs = "" if case.point == case.measured_point else f" at {case.measured_point}"
-        inputs += "" if result.seed is None else f" seed {result.seed}"
+        inputs = "" if result.seed is None else f" seed {result.seed}"
         for name, output in result.errors.items():
             if output.bits is not None and output.determinism == Determinism.BITWISE and case.on_gpu:
                 bits[intern(f"{case.id} {name}{inputs}")] = intern(output.bits)

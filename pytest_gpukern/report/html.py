@@ -265,7 +265,7 @@ class _RunData:
         ns = measurement.summary.median_ns if measurement else None
         traffic, flops = (getattr(measurement, name, None) for name in ("traffic_bytes", "flops"))
         reached, limit = nearest_ceiling(row.shares) or ("", "")
-        point = (result.case.problem, repr(result.case.measured_point))
+        point = (result.case.problem, repr(result.case.point))
         on_roof = measurement is not None and measurement.scope == "kernel" and result.case.on_gpu
         sides = sides_of(self.run, result, measurement.key) if measurement and verdict else None
         return {

@@ -381,7 +381,7 @@ def speedup(result: Result, measurement: Measurement, references: Sequence[Resul
         peer
         for peer in references
         if peer.case.label == result.speedup_against
-        and peer.case.measured_point == result.case.measured_point
+        and peer.case.point == result.case.point
         and peer.gpu_in_name == result.gpu_in_name
         and peer.valid
     ]

@@ -115,8 +115,8 @@ def _does(result: Result) -> tuple[object, ...]:
     ]
     kernels = [kernel.executed for kernel in result.kernels]
     rates = (main.key, main.buffer_sets, main.traffic_bytes, main.flops)
-    point = (result.case.problem_version, result.case.measured_point, result.case.parameters, result.seed)
-    return (work, kernels, rates, point, result.inputs, result.fingerprint)
+    declared = (result.case.problem_version, result.case.point, result.case.parameters, result.seed)
+    return (work, kernels, rates, declared, result.inputs, result.fingerprint)
 
 
 @dataclass(frozen=True)
@@ -311,7 +311,6 @@ def _why_not_comparable(case: CaseRuns, key: str) -> str | None:
     assert head is not None
     for label, old, new in (
         ("problem version", base.case.problem_version, head.case.problem_version),
-        ("measured point", base.case.measured_point, head.case.measured_point),
         ("device", base.fingerprint.device_uuid, head.fingerprint.device_uuid),
     ):
         if old != new:

@@ -482,7 +482,6 @@ def case_of_test(nodeid: str, test_file: Path, rootdir: Path, *, on_host: bool =
         variant=name,
         backend="host" if on_host else None,
         point={},
-        measured_point={},
         parameters={},
         baseline_dir=str(test_file.parent / "baselines"),
         baseline_name=test_file.stem,

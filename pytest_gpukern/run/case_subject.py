@@ -30,7 +30,6 @@ from pytest_gpukern.check.engine import check_left, checked_launch
 from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.measure.measure import Repeated, warm_up
 from pytest_gpukern.measure.observers import with_notes
-from pytest_gpukern.problems.call_by_name import Point
 from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.problems.dataset import CONTENTS, Dataset
 from pytest_gpukern.problems.variants import SCOPES
@@ -54,7 +53,7 @@ class CaseSubject:
     """Takes one case through the spine.
 
     Args:
-        rejects: whether the case is broken on purpose, and only checked, at the requested point.
+        rejects: whether the case is broken on purpose, and only checked.
 
     Attributes:
         sets: its variant, prepared and checked on each buffer set; corners use the first.
@@ -73,7 +72,6 @@ class CaseSubject:
         self._environment = environment
         self._backend = environment.backend(case.variant.backend)
         self._placing = environment.backend("host") if case.variant.host_data else self._backend
-        self._point = case.point if rejects else case.problem.fit(case.point, environment.memory_budget_bytes)
         times = environment.settings.benchmark and not self._backend.simulated and not rejects
         only_kernels = environment.settings.only_changed
         self.is_timed = times and (not only_kernels or "kernel" in scopes_of(case, environment))
@@ -83,7 +81,7 @@ class CaseSubject:
 
     def begin(self) -> Result:
         return self._context.new_result(
-            case_info(self._case, self._point, self._context.test_file),
+            case_info(self._case, self._context.test_file),
             simulated=self._backend.simulated,
             speedup_against=self._case.problem.speedup_against,
             seed=self._environment.settings.seed,
@@ -101,14 +99,14 @@ class CaseSubject:
         sets_of = functools.partial(
             self._environment.datasets.for_check,
             self._case.problem,
-            self._point,
+            self._case.point,
             available_bytes=available_host_bytes(),
         )
         datasets = sets_of(contents=CONTENTS if self.is_timed and self._backend.on_gpu else 2)
         if not launches_cost_much(self._backend) and datasets[0].host_bytes <= _QUICKLY_MADE_BYTES:
             datasets = sets_of(contents=CONTENTS)
         if not self._checked:
-            self._environment.datasets.examined(self._case.problem, self._point, datasets)
+            self._environment.datasets.examined(self._case.problem, self._case.point, datasets)
         refuse_too_large(datasets[0], self._placing)
         with ExitStack() as self._held:
             self._held.push(giving_back(self._backend.release))
@@ -134,11 +132,13 @@ class CaseSubject:
         if self._environment.datasets.folder is not None:
             evidence.add(inputs=hash_of_inputs(self.sets))
         if not self._checked:
-            datasets, corner_datasets = self._environment.datasets, self._environment.corner_datasets
+            case, datasets = self._case, self._environment.datasets
             with gpu.loading_observed(on_gpu=on_gpu):
-                corners, notes = check_corners(self._case, self._backend, self._placing, corner_datasets)
+                corners, notes = check_corners(
+                    case, self._backend, self._placing, self._environment.corner_datasets
+                )
             evidence.add(corners=corners)
-            evidence.add_note(*datasets.examined(self._case.problem, self._point, first.datasets), *notes)
+            evidence.add_note(*datasets.examined(case.problem, case.point, first.datasets), *notes)
         evidence.passes()
         evidence.add_note(*first.notes)
 
@@ -180,7 +180,7 @@ class CaseSubject:
         """Prepares the variant on one more buffer set, which is given back at the end."""
         workspace = self._placing.workspace(dataset.inputs, dataset.specs)
         self._held.push(giving_back(workspace.close))
-        prepared = Prepared(self._case, self._point, self._backend, workspace, self._datasets, dataset)
+        prepared = Prepared(self._case, self._case.point, self._backend, workspace, self._datasets, dataset)
         if self.sets:
             first = self.sets[0]
             prepared.errors, prepared.seen_bits = first.errors, first.seen_bits
@@ -241,7 +241,7 @@ class CaseSubject:
 
     def _timed(self, scope: str, calls: list[Callable[[], Any]], call_ns: float) -> TimedScope:
         """Says what is timed in a scope: executions on each buffer set; on the host, of one call."""
-        first, backend, problem, point = self.sets[0], self._backend, self._case.problem, self._point
+        first, backend, problem, point = self.sets[0], self._backend, self._case.problem, self._case.point
         # On the host it would cost more than a call to poison outputs before each.
         in_turn = first.dataset.updated or self._placing.on_gpu
         executions: Executions = Repeated(calls[0])
@@ -349,7 +349,7 @@ def sets_wanted(dataset: Dataset, context: SubjectContext) -> int:
     return max(CONTENTS, min(sets_that_evict(dataset), MOST_SETS))
 
 
-def case_info(case: Case, measured_point: Point, test_file: Path) -> CaseInfo:
+def case_info(case: Case, test_file: Path) -> CaseInfo:
     return CaseInfo(
         id=case.id,
         problem=case.problem.name,
@@ -357,7 +357,6 @@ def case_info(case: Case, measured_point: Point, test_file: Path) -> CaseInfo:
         variant=case.variant.name,
         backend=case.variant.backend,
         point=dict(case.point),
-        measured_point=dict(measured_point),
         parameters=dict(case.parameters),
         baseline_dir=str(test_file.parent / "baselines"),
         baseline_name=case.problem.name,
@@ -366,6 +365,8 @@ def case_info(case: Case, measured_point: Point, test_file: Path) -> CaseInfo:
 
 def why_not_here(case: Case, environment: Environment) -> str | None:
     variant, settings = case.variant, environment.settings
+    if variant.detected_by not in (None, sanitizing_tool()):
+        return f"only {variant.detected_by} detects it: use --gpukern-sanitize={variant.detected_by}"
     reason = variant.unavailable or environment.unusable(variant.backend)
     if reason is not None:
         return reason
@@ -382,16 +383,14 @@ def why_not_here(case: Case, environment: Environment) -> str | None:
     if settings.benchmark and not (scopes_of(case, environment) or settings.only_changed):
         wanted = ",".join(settings.scopes)
         return NotRun("not selected", f"--gpukern-scope={wanted}, but it has {','.join(case.scopes)}")
-    return None
+    return _beyond_host_memory(case.problem.transfer_bytes(case.point) or 0.0)
 
 
 def refuse_too_large(dataset: Dataset, backend: Backend) -> None:
     """Raises NotRunError if the arrays of a data set do not fit on the host or on the device."""
-    on_host = dataset.input_bytes + 2 * dataset.output_bytes
-    available = available_host_bytes()
-    if on_host > available:
-        host = f"{on_host / 2**30:.1f} GiB of host memory, and {available / 2**30:.1f} are available"
-        raise NotRunError(NotRun("too large", f"it needs {host}"))
+    reason = _beyond_host_memory(dataset.input_bytes + 2 * dataset.output_bytes)
+    if reason is not None:
+        raise NotRunError(reason)
     if not backend.on_gpu:
         return
     # If the check is statistical only, an array of zeros replaces the reference.
@@ -403,20 +402,20 @@ def refuse_too_large(dataset: Dataset, backend: Backend) -> None:
         raise NotRunError(NotRun("too large", f"it needs {device}"))
 
 
+def _beyond_host_memory(needed: float) -> str | None:
+    """Says that so many bytes do not fit on the host; returns None if they do."""
+    available = available_host_bytes()
+    if needed <= available:
+        return None
+    host = f"{needed / 2**30:.1f} GiB of host memory, and {available / 2**30:.1f} are available"
+    return NotRun("too large", f"it needs {host}")
+
+
 def _comes_from_the_launch(error: BaseException, prepared: Prepared) -> bool:
     """Returns whether an error comes from the variant's file, or from CUDA, which may report it late."""
     if type(error).__module__.partition(".")[0] in cuda_packages() or isinstance(error, CudaError):
         return True
     return bool(frames_of_variant(error, prepared.case))
-
-
-def refuse_to_reject(case: Case, *, replaceable: bool) -> None:
-    """Raises NotRunError if a broken case cannot be checked in this process, or not without a tool."""
-    tool = case.variant.detected_by
-    if tool is not None and tool != sanitizing_tool():
-        raise NotRunError(f"only {tool} detects it: use --gpukern-sanitize={tool}")
-    if case.variant.loses_context and not replaceable:
-        raise NotRunError("it destroys the CUDA context: use --gpukern-isolate=on")
 
 
 def why_not_rejected(case: Case, diagnosis: Diagnosis | None) -> str | None:

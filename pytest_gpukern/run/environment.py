@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import os
 import re
 import secrets
@@ -83,16 +82,6 @@ class Environment:
         if self.settings.size is not None:
             return self.settings.size
         return "full" if self.gpu.measures or self.settings.code else "smoke"
-
-    @functools.cached_property
-    def memory_budget_bytes(self) -> float:
-        """Returns the host memory that a shrinkable case may take for inputs, outputs and reference.
-
-        It is rounded down to a power of two and asked once, so that two runs on one machine shrink alike.
-        A sixty-fourth of what is free: others live here, and filling arrays costs time. Up to four copies
-        exist at a time: the data set, a variant's private one, what it stages or returns.
-        """
-        return 2.0 ** math.floor(math.log2(available_host_bytes() / 64))
 
     @functools.cached_property
     def children(self) -> ChildSessions:

@@ -23,7 +23,7 @@ from pytest_gpukern.measure.rounds import Rounds, arguments_made
 from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.run.call_subject import CallSubject, CallTarget, LoopSubject, result_of
-from pytest_gpukern.run.case_subject import CaseSubject, refuse_to_reject, why_not_rejected
+from pytest_gpukern.run.case_subject import CaseSubject, why_not_rejected
 from pytest_gpukern.run.spine import NO_CALL, Evidence, NotRunError, SubjectContext, run, settle
 from pytest_gpukern.values.nearest import refusing_unknown
 from pytest_gpukern.values.note import About, Note
@@ -51,7 +51,6 @@ class MeasuredTest:
 
     Args:
         begun_s: when its set-up began, by the monotonic clock.
-        replaceable: whether another process takes over if this one has lost its CUDA context.
 
     Attributes:
         sessions: the results of the test's other sessions, in the order measured.
@@ -64,11 +63,10 @@ class MeasuredTest:
         seen: what the test's calls left in each of their outputs, until it is torn down.
     """
 
-    def __init__(self, context: SubjectContext, *, begun_s: float, replaceable: bool = False) -> None:
+    def __init__(self, context: SubjectContext, *, begun_s: float) -> None:
         self.environment = context.environment
         self.context = context
         self._begun_s = begun_s
-        self._replaceable = replaceable
         self._is_ours, self._has_check = True, False
         self.evidence: Evidence | None = None
         self.sessions: tuple[Result, ...] = ()
@@ -169,8 +167,6 @@ class MeasuredTest:
         """Returns what the spine finds out about a case; skips the test if the case cannot run here."""
         __tracebackhide__ = True
         try:
-            if rejects:
-                refuse_to_reject(case, replaceable=self._replaceable)
             subject = CaseSubject(case, self.context, rejects=rejects)
             evidence = Evidence(subject.begin())
             run(subject, evidence, self.environment)

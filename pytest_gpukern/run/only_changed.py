@@ -13,7 +13,7 @@ from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.run.spine import Evidence, TimedScope, with_facts
 from pytest_gpukern.values.backend_table import distributions_of_others
 from pytest_gpukern.values.fingerprint import Fingerprint
-from pytest_gpukern.values.result import CaseInfo, Measurement, Result, Verdict, plain
+from pytest_gpukern.values.result import CaseInfo, Measurement, Result, Verdict
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 
@@ -60,10 +60,9 @@ def _does_the_same(result: Result, probe: Measurement, environment: Environment,
     past = record.past(probe.key)
     newest = max(past, key=lambda time: time.recorded)
     ratio = probe.summary.median_ns / statistics.median(time.median_ns for time in past)
-    point = (newest.conditions.problem_version, newest.conditions.measured_point)
     return (
         all(kernel.machine_code_sha256 is not None for kernel in kernels)
-        and point == (case.problem_version, plain(case.measured_point))
+        and newest.conditions.problem_version == case.problem_version
         and _machine(result.fingerprint, case) == _machine(newest.fingerprint, case)
         and ratio > 0
         and abs(math.log(ratio)) <= math.log1p(threshold) / 2

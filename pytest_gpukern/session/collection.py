@@ -43,7 +43,8 @@ KNOWN_CASES_OF_A_WORKER = "gpukern_known_cases"
 _OF_ITS_OWN = (".git", "pyvenv.cfg", "conda-meta")
 """What is in a folder of a repository, worktree or virtual environment."""
 _QUIET_CLEANUP = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-"""For cases that lose the CUDA context on purpose: libraries cannot give back then what they held in it."""
+"""For cases whose launch fails on purpose: if it loses the CUDA context, libraries cannot give back what they
+held in it."""
 
 
 def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) -> None:
@@ -54,6 +55,7 @@ def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) 
             it names something that does not exist.
     """
     from pytest_gpukern.backends import backend as backends
+    from pytest_gpukern.check.diagnosis import Fault
     from pytest_gpukern.problems.call_by_name import ProblemError
     from pytest_gpukern.problems.cases import cases_of
     from pytest_gpukern.problems.discovery import load_variants
@@ -71,7 +73,11 @@ def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) 
     size = "smoke" if wrong else environment.size
     axes = {name: values for name, values in settings.axes.items() if name in problem.axes and not wrong}
     cases = [
-        pytest.param(case, id=case.id, marks=_QUIET_CLEANUP if case.variant.loses_context else ())
+        pytest.param(
+            case,
+            id=case.id,
+            marks=_QUIET_CLEANUP if case.variant.expected_fault == Fault.LAUNCH_FAILED else (),
+        )
         for case in cases_of(problem, size, axes, wrong=wrong)
     ]
     metafunc.parametrize("case", cases)
@@ -249,8 +255,6 @@ def _tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) 
     for item in items:
         if case := case_of(item):
             recorded.data[item.nodeid] = f"{case.problem.name} {case.point}"
-            if case.variant.loses_context:
-                recorded.last.add(item.nodeid)
     for item, info, model in _measured_here(config, items) if settings_of(config).baseline != "off" else ():
         past = environment.store.baseline(info, model).of(info.id).past() if info.on_gpu else ()
         if past:
@@ -269,7 +273,7 @@ def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
         return None
     case, path = case_of(item), Path(item.path)
     if case:
-        return case_info(case, case.point, path)
+        return case_info(case, path)
     settings = settings_of(config)
     by_host = times_host(marker_of(item).timer or settings.timer)
     on_host = by_host and not environment_of(config).gpu.has_gpu

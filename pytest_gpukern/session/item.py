@@ -112,9 +112,8 @@ def new_test(item: pytest.Item) -> MeasuredTest:
     from pytest_gpukern.run.measured_test import MeasuredTest
 
     config = item.config
-    replaceable = stash.role_of(config).is_replaced
     make = config.stash.get(stash.NEW_TEST, MeasuredTest)
-    test = make(context_of(item), begun_s=item.stash[BEGUN_S], replaceable=replaceable)
+    test = make(context_of(item), begun_s=item.stash[BEGUN_S])
     item.stash[MEASURED] = test
     return test
 
@@ -244,7 +243,7 @@ def _wrong(item: pytest.Item) -> str | None:
 def _fail_where_context_is_lost(item: pytest.Item, test: MeasuredTest | None) -> None:
     """Fails a test whose asynchronous work failed after its last call; nobody else would notice."""
     error = _context_fault(item)
-    if error is None or _loses_it_on_purpose(test):  # then the next test has another process
+    if error is None or _failed_on_purpose(test):
         return
     from pytest_gpukern.values.result import Correctness  # on an error only: every run loads this module
 
@@ -254,8 +253,13 @@ def _fail_where_context_is_lost(item: pytest.Item, test: MeasuredTest | None) ->
     pytest.fail(f"INCORRECT: {message}", pytrace=False)
 
 
-def _loses_it_on_purpose(test: MeasuredTest | None) -> bool:
-    return test is not None and test.rejected is not None and test.rejected.variant.loses_context
+def _failed_on_purpose(test: MeasuredTest | None) -> bool:
+    """Says whether a test rejects a variant whose launch fails: it may lose the context, as any other."""
+    if test is None or test.rejected is None:
+        return False
+    from pytest_gpukern.check.diagnosis import Fault
+
+    return test.rejected.variant.expected_fault == Fault.LAUNCH_FAILED
 
 
 def note_context(item: pytest.Item) -> None:
@@ -366,7 +370,7 @@ def attach(item: pytest.Item, report: pytest.TestReport, call: pytest.CallInfo[N
         item.stash[NOT_PASSED] = True
     if report.when == "teardown":
         fault = note_lost_context(item)
-        if fault is not None and NOT_PASSED not in item.stash and not _loses_it_on_purpose(test):
+        if fault is not None and NOT_PASSED not in item.stash and not _failed_on_purpose(test):
             report.outcome = "failed"
             report.longrepr = f"INCORRECT: launch failed: {fault}, found when the test's fixtures had gone"
         if stash.ENVIRONMENT in item.config.stash:

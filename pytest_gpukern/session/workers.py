@@ -31,12 +31,10 @@ class Recorded(msgspec.Struct):
     Attributes:
         cards: test → UUIDs of the GPUs that it was recorded on.
         data: test → its problem and point, whose inputs and reference a worker makes once.
-        last: tests that lose their CUDA context, so that the next one waits for a new process.
     """
 
     cards: dict[str, tuple[str, ...]] = {}
     data: dict[str, str] = {}
-    last: set[str] = set()
 
 
 class Workers:
@@ -152,9 +150,8 @@ class CardScheduling:
 
     A worker first takes cases that were recorded on its GPU, then tests without a recorded GPU here. Among
     these it prefers tests with the inputs and reference of its last test, then tests with those that no other
-    worker has: making them may take longer than measuring. Tests that lose their context come last. If there
-    are none for it, it ends. A worker that replaces another on the same GPU takes what that one left; it ends
-    if it found other tests.
+    worker has: making them may take longer than measuring. If there are none for it, it ends. A worker that
+    replaces another on the same GPU takes what that one left; it ends if it found other tests.
 
     Args:
         config: of the controller.
@@ -168,8 +165,8 @@ class CardScheduling:
         self._given: dict[Any, list[int]] = {}
         """Worker → the tests that it has, first the one that it runs."""
         self._tests: list[str] = []
-        self._left: dict[tuple[bool, tuple[str, ...], str | None], deque[int]] = {}
-        """Whether a test comes last, its recorded GPUs, its data → the tests that no worker has."""
+        self._left: dict[tuple[tuple[str, ...], str | None], deque[int]] = {}
+        """A test's recorded GPUs and its data → the tests that no worker has."""
         self._last: dict[Any, str | None] = {}
 
     @property
@@ -250,7 +247,7 @@ class CardScheduling:
 
     def _put_back(self, index: int) -> None:
         recorded, nodeid = self._workers.recorded, self._tests[index]
-        kind = (nodeid in recorded.last, recorded.cards.get(nodeid, ()), recorded.data.get(nodeid))
+        kind = (recorded.cards.get(nodeid, ()), recorded.data.get(nodeid))
         tests = self._left.setdefault(kind, deque())
         if tests and index < tests[-1]:
             tests.appendleft(index)
@@ -262,14 +259,14 @@ class CardScheduling:
         card, in_use, last = self._workers.card_of(node), self._workers.in_use, self._last.get(node)
         others = {self._last.get(other) for other in self.nodes if other is not node}
         candidates = []
-        for (is_last, cards, data), tests in self._left.items():
+        for (cards, data), tests in self._left.items():
             recorded = [on for on in cards if on in in_use]
             if tests and (card in recorded or not recorded):
-                wishes = (is_last, not recorded, data != last, data in others)
+                wishes = (not recorded, data != last, data in others)
                 candidates.append((*wishes, tests[0], tests, data))
         if not candidates:
             return None
-        *_, tests, self._last[node] = min(candidates, key=lambda candidate: candidate[:5])
+        *_, tests, self._last[node] = min(candidates, key=lambda candidate: candidate[:4])
         return tests.popleft()
 
     def _report_difference(self, one: Any, other: Any) -> None:

@@ -417,8 +417,7 @@ class CaseInfo:
         problem_version: raised by the author when the problem's inputs or work change.
         variant: name of the implementation; for a plain test, the test's name.
         backend: library the variant is written with; None for a plain test.
-        point: values of the problem's axes, as asked for.
-        measured_point: values as run, where a limit of the machine reduced them; else equal to `point`.
+        point: values of the problem's axes.
         parameters: the variant's own parameters, such as a block size.
         baseline_dir: folder of the stored baselines that belong to the test, as an absolute path.
         baseline_name: stem of the baseline file beside the test: the problem's or the test module's name.
@@ -430,7 +429,6 @@ class CaseInfo:
     variant: str
     backend: str | None
     point: dict[str, Json]
-    measured_point: dict[str, Json]
     parameters: dict[str, Json]
     baseline_dir: str
     baseline_name: str
@@ -447,12 +445,8 @@ class CaseInfo:
 
     @property
     def sizes(self) -> dict[str, str]:
-        """Axis or parameter → its value as text; `asked→ran` where a machine's limit reduced it."""
-        texts = {}
-        for name, asked in self.point.items():
-            ran = self.measured_point.get(name, asked)
-            texts[name] = str(asked) if ran == asked else f"{asked}→{ran}"
-        return texts | {name: str(value) for name, value in self.parameters.items()}
+        """Axis or parameter → its value as text."""
+        return {name: str(value) for name, value in (self.point | self.parameters).items()}
 
 
 def sizes_text(sizes: Mapping[str, str]) -> str:
@@ -482,7 +476,7 @@ class Result:
         recorded: in a record, when it was recorded, as an ISO 8601 time with its offset.
         canaries: name → median time in nanoseconds of the fixed kernels that every session on a GPU measures.
         corners: where it was checked besides its own point, such as `n=257`; it was not timed there.
-        seed: of its inputs, where a run gave one instead of the problem's own.
+        seed: of its inputs, where a run gave one.
         observations: what observers saw around the test, such as device memory.
         trace: what one execution did, in a run with `--gpukern-trace`, or None.
         inputs: hash of the inputs that it was timed on, in sessions that compare revisions, or None.

@@ -57,7 +57,7 @@ class Settings:
         backends: backends to run; empty for all.
         size: None for what fits the machine.
         axes: axis → values that replace the problem's own.
-        seed: seed of all inputs; None for each problem's own.
+        seed: seed of all inputs; None for that of every run that records.
         sessions: processes that measure each test, this one among them; with `against`, those of each side.
         reports: files to write, each once; each ends in a suffix of `FORMS`.
         fail_on: kinds of `FAILURES` that fail the run.

@@ -75,7 +75,7 @@ def strides_ignored(x, y, n):
     return lambda: exp_of_neighbours((n // BLOCK + 1,), (BLOCK,), arguments)
 
 
-@vector_exp.wrong("cupy", expected_fault="launch failed", layouts=("misaligned",), loses_context=True)
+@vector_exp.wrong("cupy", expected_fault="launch failed", layouts=("misaligned",))
 def sixteen_bytes_anywhere(x, y, n):
     """Takes every address for a multiple of 16, as those of CuPy's allocations are and those of slices not.
 

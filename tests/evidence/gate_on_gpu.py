@@ -250,7 +250,7 @@ class Replay:
             for reading in session["readings"]
         }
         self.default_timer = self.sessions[0]["default_timer"]
-        self._conditions = Conditions(1, {}, recorded["fingerprint"]["device_name"])
+        self._conditions = Conditions(1, recorded["fingerprint"]["device_name"])
         self._slowdown, self._cycles = slowdown, cycles
         self._first_mhz = self.sessions[0]["readings"][0]["sm_mhz"]
         self._shared = functools.cache(self._shared_spread)

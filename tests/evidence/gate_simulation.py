@@ -54,7 +54,7 @@ PLANTED_IN_QUIET = ((0.005, 0.0025), (0.01, 0.005), (0.05, 0.02))
 
 _KEY = "kernel/cupti/cold"
 _TIME_NS = 1e6
-_HERE = Conditions(1, {}, "simulated-noise")
+_HERE = Conditions(1, "simulated-noise")
 _DEGREES = 4  # of Student's t: kurtosis without bound
 _MEDIAN_RANK = 40  # of 100 samples: the 95 % interval of their median, and 61
 _SAMPLES = 100

@@ -286,6 +286,28 @@ def test_on_the_host(benchmark):
 """
 
 
+REJECTED = """
+@doubling.wrong("numba", expected_fault="launch failed", offset=(35_184_372_088_832,))
+def strays_far(x, y, stream, offset):
+    return lambda: far_away[1, 64, stream](x, y, offset)
+
+@doubling.wrong_cases
+def test_rejected(gpu_benchmark, case):
+    gpu_benchmark.reject(case)
+
+def test_after(gpu_benchmark):
+    y = cuda.device_array(64)
+    gpu_benchmark(double[1, 64], cuda.to_device(np.ones(64)), y)
+    gpu_benchmark.verify(y, np.full(64, 2.0))
+"""
+
+
+def test_a_variant_that_is_rejected_may_lose_the_context_and_the_next_test_passes(pytester, plugin_option):
+    pytester.makepyfile(test_it=IN_A_PROBLEM + REJECTED)
+    result = pytester.runpytest_subprocess(*plugin_option, "--gpu-benchmark", "-k", "rejected or after")
+    result.assert_outcomes(passed=2, deselected=7)
+
+
 def test_a_launch_that_is_refused_or_strays_is_named_and_what_is_swallowed_fails(pytester, plugin_option):
     """CUDA says nothing of what strays by little: the allocation is larger than the array."""
     pytester.makepyfile(test_it=IN_A_PROBLEM)

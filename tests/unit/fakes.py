@@ -285,10 +285,6 @@ class FakeEnvironment:
     def backend(self, name):
         return self._backends[name]
 
-    @property
-    def memory_budget_bytes(self):
-        return 1e9
-
     def model_key(self, *, on_gpu):
         return "fake-gpu" if on_gpu else "fake-cpu"
 

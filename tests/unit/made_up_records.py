@@ -18,9 +18,8 @@ START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 _NUMBERS = itertools.count(0xABCD0000)
 
 
-def case_of(folder, variant="numba", name="vector_exp", version=1, n=1000, ran=None):
-    label, points = f"numba.{variant}", {"point": {"n": n}, "measured_point": {"n": ran or n}}
-    case = made_up.result(label, problem=name, **points).case
+def case_of(folder, variant="numba", name="vector_exp", version=1, n=1000):
+    case = made_up.result(f"numba.{variant}", problem=name, point={"n": n}).case
     changes = {"id": f"{name}-{variant}-n={n}", "problem_version": version, "baseline_dir": str(folder)}
     return dataclasses.replace(case, **changes)
 

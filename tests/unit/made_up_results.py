@@ -79,7 +79,6 @@ def result(label="cupy.exp", *measurements, verdicts=(), problem="vector_exp", p
         variant=variant if dot else label,
         backend=backend if dot else None,
         point=point,
-        measured_point=changes.pop("measured_point", point),
         parameters=parameters,
         baseline_dir="baselines",
         baseline_name=problem,

@@ -13,7 +13,7 @@ from pytest_gpukern.gate.spread import SharedSpread
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import Measurement, Result, Summary
 
-HERE = Conditions(1, {"n": 1000}, "nvidia-h200")
+HERE = Conditions(1, "nvidia-h200")
 BASE_NS = 50_000.0
 S = 0.006
 KNOWN = SharedSpread(S, 1e6, cases=30)

@@ -70,7 +70,6 @@ def case_of(baseline, name, record):
         variant="exp",
         backend="cupy",
         point=record.point,
-        measured_point=epoch.measured_point,
         parameters={},
         baseline_dir="baselines",
         baseline_name=baseline.problem,

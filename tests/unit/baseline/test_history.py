@@ -70,9 +70,7 @@ def test_a_time_is_judged_by_the_newest_epoch_that_holds_it_and_anchored_by_the_
         times = made.comparable(key)
         assert {(time.key, time.epoch) for time in times} == {(key, newest)}
         assert [time.opening for time in times] == [place < 5 for place in range(len(times))]
-        assert times[0].conditions == Conditions(
-            newest + 1, made.sessions[0].case.measured_point, "nvidia-h200"
-        )
+        assert times[0].conditions == Conditions(newest + 1, "nvidia-h200")
         assert made.past(key) == times
         assert numbers(made.anchor(key)) == ([] if oldest == newest else holding[oldest])
         assert made.newer_epoch(key) == (None if newest == len(holding) - 1 else moment(numbered[-1][0][0]))

@@ -451,10 +451,10 @@ def test_a_fast_launch_on_the_host_and_a_slow_one_on_the_gpu_are_checked_on_all(
     assert launches(checked_again=True, on_gpu=True) == 3
 
 
-@pytest.mark.parametrize(("checked_again", "runs"), [(True, 3), (False, 5)])
+@pytest.mark.parametrize(("checked_again", "runs"), [(True, 3), (False, 8)])
 def test_a_statistical_check_sees_three_runs_of_a_slow_launch_before_it_is_timed(slow, checked_again, runs):
     seen = []
-    assert launches(statistical(seen.extend, seeds=5), checked_again=checked_again) == runs
+    assert launches(statistical(seen.extend), checked_again=checked_again) == runs
     assert len(seen) == runs
 
 
@@ -679,8 +679,8 @@ def overlapping(buffer):
 # statistical checks
 
 
-def statistical(check, seeds=3, **changes):
-    return doubling(N, reference=None, check=check, check_seeds=seeds, **changes)
+def statistical(check):
+    return doubling(N, reference=None, check=check)
 
 
 def test_a_statistical_check_sees_point_inputs_and_outputs_of_every_seed():
@@ -690,15 +690,15 @@ def test_a_statistical_check_sees_point_inputs_and_outputs_of_every_seed():
         runs_seen.extend(runs)
 
     checked(right, statistical(look))
-    assert [run.point for run in runs_seen] == [{"n": N}] * 3
+    assert [run.point for run in runs_seen] == [{"n": N}] * 8
     assert all(np.array_equal(run.outputs["out"], 2 * run.inputs["a"]) for run in runs_seen)
-    assert len({run.inputs["a"].tobytes() for run in runs_seen}) == 3
+    assert len({run.inputs["a"].tobytes() for run in runs_seen}) == 8
 
 
 def test_a_complaint_of_the_statistical_check_is_the_diagnosis():
     error = rejected(right, statistical(lambda runs: f"mean is off in {len(runs)} runs"))
     assert error.diagnosis.fault is Fault.STATISTICS
-    assert error.diagnosis.message == "statistics: mean is off in 3 runs"
+    assert error.diagnosis.message == "statistics: mean is off in 8 runs"
     assert rejected(right, statistical(lambda runs: np.False_)).diagnosis.fault is Fault.STATISTICS
     checked(right, statistical(lambda runs: True))
     with pytest.raises(ProblemError, match=r"check returned array.*, of type ndarray: it must return None"):
@@ -714,7 +714,7 @@ def test_without_a_reference_a_gap_is_still_found():
 
 
 def test_a_reference_beside_a_statistical_check_is_compared_too():
-    problem = doubling(N, check=lambda runs: None, check_seeds=2)
+    problem = doubling(N, check=lambda runs: None)
     assert rejected(triples, problem).diagnosis.fault is Fault.WRONG_VALUES
 
 

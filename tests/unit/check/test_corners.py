@@ -160,20 +160,6 @@ def test_the_first_point_is_one_that_the_variant_can_run():
     assert [case.first for case in cases_of(problem)] == [False, True]
 
 
-def test_broken_variants_that_take_the_process_along_come_last_and_once():
-    problem = with_sizes(9, axes={"n": Axis((4, 5), (8,))})
-
-    def prepare(a, out, block):
-        return lambda: None
-
-    problem.wrong("host", expected_fault="launch failed", loses_context=True, block=(1, 2))(prepare)
-    problem.wrong("host", expected_fault="not written")(right)
-    assert [(case.variant.name, case.point["n"], case.first) for case in cases_of(problem, wrong=True)] == [
-        *(("right", 4, True), ("right", 5, True)),
-        ("prepare", 4, True),
-    ]
-
-
 def test_who_chooses_an_axis_gets_that_alone():
     problem = with_sizes(9)
     problem.variant("host")(right)

@@ -76,9 +76,9 @@ def test_findings_of_every_kind_are_gathered(kind, label, tail):
     result = dataclasses.replace(result, measurements=(time,), findings=(Finding("memory", "kept"),))
     kinds = [finding.kind for finding in with_changes(result, recorded).findings]
     assert kinds == ["memory", *tail, "resources", "accuracy", "bits"]
-    for changes in ({"problem_version": 2}, {"measured_point": {"n": 10}}):
-        other = [structs.replace(each, conditions=dataclasses.replace(HERE, **changes)) for each in recorded]
-        assert [finding.kind for finding in with_changes(result, other).findings] == ["memory", *tail]
+    now_2 = dataclasses.replace(HERE, problem_version=2)
+    other = [structs.replace(each, conditions=now_2) for each in recorded]
+    assert [finding.kind for finding in with_changes(result, other).findings] == ["memory", *tail]
 
 
 FINDINGS = (Finding("resources", "registers"), Finding("accuracy", "error"), Finding("bits", "other"))

@@ -111,10 +111,6 @@ def test_rows_are_grouped_by_point_and_then_by_variant_however_workers_mix_them(
     assert found == [("cupy.a", "n=10"), ("host.b", "n=10"), ("cupy.a", "n=1000"), ("host.b", "n=1000")]
 
 
-def test_a_size_that_was_reduced_shows_what_was_asked_and_what_ran():
-    assert "n=1000→250" in text_of(result(measured_point={"n": 250}))
-
-
 def test_the_rate_is_operations_where_there_is_no_traffic_or_much_more_work_than_traffic():
     few = measured(1000.0, traffic_bytes=1e6, flops=1e6)
     many = measured(1000.0, traffic_bytes=1e6, flops=1e8)
@@ -139,9 +135,8 @@ def slow(ns, block):
         ([host(measured(1200.0, **HOST))], "12.0×"),  # or its only one
         ([slow(400.0, 64), slow(200.0, 128)], "2.00×"),  # of several parameter values the fastest
         ([result("numba.slow", measured(400.0, timer="cupti"))], "4.00×"),  # also by another timer
-        # no comparable time: another point, another size run, incorrect, invalid, two other scopes
+        # no comparable time: another point, incorrect, invalid, two other scopes
         ([host(measured(1200.0, **HOST), point={"n": 7})], "–"),
-        ([host(measured(1200.0, **HOST), measured_point={"n": 7})], "–"),
         ([host(measured(1200.0, **HOST), correctness=Correctness.INCORRECT)], "–"),
         ([host(measured(1200.0, invalid="no", **HOST))], "–"),
         ([host(measured(1200.0, "transfer"), measured(12.0, "end_to_end"))], "–"),

@@ -158,10 +158,6 @@ def test_where_a_side_has_no_valid_time_the_verdict_says_so(base, head, kind, re
         (SessionEnding("skipped", "too large", None), "skipped on the base: too large"),
         (SessionEnding("passed", "", result("cupy.exp")), "not measured on the base"),
         (
-            SessionEnding("passed", "", result("cupy.exp", measured(), measured_point={"n": 10})),
-            "measured point {'n': 10} on the base, {'n': 1000} in the working tree",
-        ),
-        (
             ending(timer="cupti"),
             "measured as kernel/cupti/cold on the base, as kernel/event/cold in the working tree",
         ),
@@ -246,7 +242,7 @@ def test_a_case_that_does_the_same_on_both_sides_is_the_same_after_one_pair():
         {"inputs": None},
         {"seed": 1},
         {"fingerprint": Fingerprint(libraries={"cupy": "15"})},
-        {"measured_point": {"n": 999}},
+        {"point": {"n": 999}},
         {"parameters": {"block": 128}},
         {"correctness": Correctness.UNCHECKED},
     ],

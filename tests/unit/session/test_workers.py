@@ -29,13 +29,12 @@ class Node:
 
 
 class Simulated:
-    """A run of xdist's controller; `cards` and `data` are each test's. With capital data it comes last."""
+    """A run of xdist's controller; `cards` and `data` are each test's."""
 
     def __init__(self, gpus, cards, data=()):
         self.tests = [f"t{number}" for number in range(len(cards))]
         named = [(test, tuple(on)) for test, on in zip(self.tests, cards, strict=True) if on]
         self.recorded = Recorded(dict(named), dict(zip(self.tests, data, strict=False)))
-        self.recorded.last = {test for test, name in self.recorded.data.items() if name.isupper()}
         self.count, self.nodes = len(gpus), [Node(self, card) for card in gpus]
         self.left, self.ran, self.reported = set(self.tests), [], []
         hook = SimpleNamespace(pytest_collectreport=lambda report: self.reported.append(report))
@@ -158,7 +157,6 @@ def test_every_test_runs_once_on_a_gpu_that_it_was_recorded_on_whichever_worker_
         (["", "", "", "", ""], "ppqqr", {"A": [0, 1], "B": [2, 3]}),
         (["", "B", "", ""], "pppr", {"A": [0, 2], "B": [1, 3]}),
         (["x", "", "x", ""], "", {"A": [0, 2], "B": [1, 3]}),
-        (["", "", "", ""], "Pqrs", {"A": [1, 3], "B": [2, 0]}),
     ],
 )
 def test_workers_first_take_what_was_recorded_on_their_gpu_then_the_data_that_they_have(

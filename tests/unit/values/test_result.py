@@ -97,7 +97,7 @@ def test_json_holds_exact_builtin_types_only(result):
 
 
 def made(**changes):
-    case = CaseInfo("p/host.v/n=1", "p", 1, "v", "host", {"n": 1}, {"n": 1}, {}, "baselines", "p")
+    case = CaseInfo("p/host.v/n=1", "p", 1, "v", "host", {"n": 1}, {}, "baselines", "p")
     return Result(
         **{"case": case, "nodeid": "t.py::t", "fingerprint": Fingerprint(), "simulated": False, **changes}
     )
@@ -132,9 +132,9 @@ def test_numbers_that_json_lacks_become_none(value):
     ],
 )
 def test_values_of_numpy_and_tuples_in_a_point_become_plain_ones(value, expected):
-    case = CaseInfo("i", "p", 1, "v", "host", {"n": value}, {"n": value}, {"block": value}, "b", "p")
+    case = CaseInfo("i", "p", 1, "v", "host", {"n": value}, {"block": value}, "b", "p")
     found = made(case=case).to_json()["case"]
-    assert found["point"] == found["measured_point"] == {"n": expected}
+    assert (found["point"], found["parameters"]) == ({"n": expected}, {"block": expected})
     assert all(type(part) in EXACT for part in everything_in(found))
 
 
@@ -181,6 +181,6 @@ def test_half_width_is_relative_to_the_median_and_infinite_without_one():
     assert Summary(0.0, 0.0, 1.0, 3).half_width == math.inf
 
 
-def test_the_size_in_words_shows_what_ran_where_it_is_not_what_was_asked():
-    case = CaseInfo("i", "p", 1, "v", "host", {"n": 8, "m": 2}, {"n": 4, "m": 2}, {"block": 64}, "b", "p")
-    assert sizes_text(case.sizes) == "n=8→4 m=2 block=64"
+def test_the_size_in_words_has_axes_and_parameters():
+    case = CaseInfo("i", "p", 1, "v", "host", {"n": 8, "m": 2}, {"block": 64}, "b", "p")
+    assert sizes_text(case.sizes) == "n=8 m=2 block=64"
