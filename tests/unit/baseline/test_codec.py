@@ -20,7 +20,6 @@ from pytest_gpukern.baseline.codec import load, parse, render
 from pytest_gpukern.baseline.record import Baseline
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gate.judge import Basis, judge
-from pytest_gpukern.values import untrusted_json
 from pytest_gpukern.values.fingerprint import Fingerprint, Provenance
 from pytest_gpukern.values.result import DeviceWork, KernelFacts
 from pytest_gpukern.values.untrusted_json import FileError
@@ -136,17 +135,6 @@ def test_a_time_is_taken_if_its_bounds_and_quantiles_ascend(bounds, quantiles):
             parse(content, NOWHERE)
 
 
-def test_a_newer_file_asks_for_an_upgrade_and_is_left_alone(folder):
-    path = path_in(folder)
-    path.write_text('{"schema": 7, "cases": "whatever"}')
-    with pytest.raises(FileError, match=r"schema: is 7, and .* reads 3\. Upgrade pytest-gpukern"):
-        sessions(folder)
-    report = record("update", result_of(case_of(folder)))
-    assert [error.where for error in report.errors] == ["schema"]
-    assert (report.written, report.updated) == ([], [])
-    assert path.read_text() == '{"schema": 7, "cases": "whatever"}'
-
-
 def test_a_missing_file_is_an_error_for_load_and_no_record_for_the_store(tmp_path):
     with pytest.raises(FileError, match="cannot be read: No such file"):
         load(tmp_path / "gone.json")
@@ -168,14 +156,11 @@ COMMITTED = sorted(Path(__file__).parents[3].glob("suites/*/baselines/*.*-*.json
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
-def test_what_we_wrote_is_read_at_once_and_written_the_same_by_either_way(path, monkeypatch):
+def test_what_is_on_record_is_read_and_written_the_same_in_whatever_order_it_stands(path):
     content = path.read_bytes()
-    monkeypatch.setattr(untrusted_json, "decoded", lambda content: pytest.fail("read strictly"))
-    quick = parse(content, path)
-    assert render(quick) == content
-    monkeypatch.undo()
-    assert parse(content.replace(b'": ', b'" :  ', 1), path) == quick, "spaces change nothing"
-    assert parse(json.dumps(json.loads(content), sort_keys=True).encode(), path) == quick, "nor does order"
+    baseline = parse(content, path)
+    assert render(baseline) == content
+    assert parse(json.dumps(json.loads(content), sort_keys=True).encode(), path) == baseline
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
