@@ -44,9 +44,9 @@ test-triton:
 
 ## evidence: make the figures of docs/explanation/evidence.md that need no GPU; twenty minutes
 evidence: $(VENV)/.dev
-	$(BIN)/python tests/evidence/gate_simulation.py
-	$(BIN)/python tests/evidence/gate_on_gpu.py judge
-	$(BIN)/python tests/evidence/fleet_simulation.py
+	$(BIN)/python docs/evidence/gate_simulation.py
+	$(BIN)/python docs/evidence/gate_on_gpu.py judge
+	$(BIN)/python docs/evidence/fleet_simulation.py
 
 ## browser: install the Chromium in which tests open HTML reports; as root, on Debian or Ubuntu
 browser:

@@ -7,7 +7,7 @@ case share is in it once, and so is what all cases of a process share.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -55,11 +55,11 @@ def parse(content: bytes, path: Path) -> Baseline:
     Every field is known, has its type, and is there unless it has a default. Numbers are finite, keys unique.
     """
 
-    def refuse(value: Any) -> None:
-        if isinstance(value, dict) and "results" in value and "device_model" not in value:
+    def refuse(fields: Mapping[str, msgspec.Raw]) -> None:
+        if "results" in fields and "device_model" not in fields:
             remedy = "gpukern report reads it, and gpukern baseline merge records what it holds"
             raise FileError(path, "is the file of a run, not a baseline", remedy)
-        of_schema(value, SCHEMA)
+        of_schema(fields, SCHEMA)
 
     try:
         stored: _File = read(content, _File, refuse=refuse, unfold=_whole)

@@ -139,7 +139,7 @@ def as_recorded(code: CompiledCode) -> CompiledCode:
 def load(path: Path) -> CodeFile:
     """Reads a file; raises FileError with file, field and remedy."""
     try:
-        file: CodeFile = read(content_of(path), CodeFile, refuse=lambda value: of_schema(value, SCHEMA))
+        file: CodeFile = read(content_of(path), CodeFile, refuse=lambda fields: of_schema(fields, SCHEMA))
         for case_id, case in file.cases.items():
             if case.like and (case.like not in file.cases or file.cases[case.like].like):
                 raise ContentError(f"{case.like!r} has no code itself", where=f"cases[{case_id!r}].like")

@@ -18,7 +18,7 @@ The method has four steps. Cards of one model are compared.
 The number of spreads is a quantile of Student's t, at 1 in 1000 divided by the number of cards, hosts and
 classes (Bonferroni). So of 1000 healthy fleets about one has a suspicion, if shifts are normal. The degrees
 of freedom are 0.37 (n − 1), since the median absolute deviation is 37 % efficient (Rousseeuw & Croux 1993).
-`tests/evidence/fleet_simulation.py` counts both errors, and tells what becomes of them with heavy tails.
+`docs/evidence/fleet_simulation.py` counts both errors, and tells what becomes of them with heavy tails.
 
 A fixed limit is confirmed by itself, a number of spreads by the quantile at 1 in 1000. Below `FEWEST_CARDS`
 a card is slow if that is confirmed in two classes of kernels, or in one that has a physical cause. Otherwise

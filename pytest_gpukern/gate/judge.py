@@ -48,14 +48,14 @@ FALSE_ALARMS = {
 }
 """Threshold → recorded sessions → share of unchanged cases that are called SLOWER and confirmed.
 
-Figures of tests/evidence/gate_simulation.py for noisy suites: heavy tails, 8 % of the cases with two modes, a
+Figures of docs/evidence/gate_simulation.py for noisy suites: heavy tails, 8 % of the cases with two modes, a
 common shift. None of 24 000 quiet kernels was.
 """
 
 FALSE_ALARMS_OF_PAIRS = {True: {2: 0.0005, 4: 0.0004}, False: {2: 0.005, 4: 0.003}}
 """Whether a device times itself → first pairs of two revisions → the same, over all looks together.
 
-Figures of tests/evidence/gate_simulation.py for noisy suites, and for times of a host whose sessions differ
+Figures of docs/evidence/gate_simulation.py for noisy suites, and for times of a host whose sessions differ
 as in the suites' baselines; rounded up.
 """
 

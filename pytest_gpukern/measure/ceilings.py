@@ -24,7 +24,7 @@ from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import HostCopy, JsonDict, Measurement
 from pytest_gpukern.values.timer_table import auto_timers
-from pytest_gpukern.values.untrusted_json import FileError, content_of, read
+from pytest_gpukern.values.untrusted_json import FileError, content_of, printable, read
 
 _METHOD = 3
 """Part of the key. Raise it if kernels, methods or fields change, so that everybody measures again."""
@@ -222,7 +222,7 @@ def _read(path: Path, warn: Callable[[str], None]) -> Ceilings | None:
         return stored
     except (FileError, ValueError) as error:
         if not isinstance(error.__cause__, FileNotFoundError):
-            warn(f"{path} cannot be used ({error}): the device's ceilings are measured again")
+            warn(f"{path} cannot be used ({printable(str(error))}): the device's ceilings are measured again")
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -48,12 +49,12 @@ def _of_history(record: Record, processes: Processes) -> JsonDict:
     return {**folded_record(record, processes), "device_model": record.device_model}
 
 
-def refuse(value: Any) -> None:
-    """Raises ContentError for plain JSON that is no run of this release."""
-    if isinstance(value, dict) and "device_model" in value and "results" not in value:
+def refuse(fields: Mapping[str, msgspec.Raw]) -> None:
+    """Raises ContentError for the fields of a file that is no run of this release."""
+    if "device_model" in fields and "results" not in fields:
         remedy = "gpukern report, compare and baseline show read it"
         raise ContentError("is a baseline, not the file of a run", remedy=remedy)
-    of_schema(value, SCHEMA)
+    of_schema(fields, SCHEMA)
 
 
 def read_run(path: Path) -> RunResults:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import gzip
 import io
 import json
-import math
 import os
 import re
 import reprlib
@@ -16,9 +14,9 @@ import stat
 import unicodedata
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -36,16 +34,10 @@ else:
         Json = bool | int | float | str | list[Json] | dict[str, Json] | None
 
 
-_MOST_DIGITS = 20
-"""Of a whole number of 64 bits, with its sign."""
-
-
 _PACKED = b"\x1f\x8b"
 """How a file begins that gzip packed."""
 MOST_BYTES = 2**28
 """Of a file, also once it is unpacked: a run of 25,000 cases, each with 10 kB."""
-_MOST_TO_EXPLAIN = 2**25
-"""Of a file whose damage we look for. Python's own objects take thirty times as much, and a second."""
 
 
 class ContentError(ValueError):
@@ -64,59 +56,6 @@ class ContentError(ValueError):
     def of_file(self, path: Path, remedy: str) -> FileError:
         """Returns the error about a file; `remedy` is for any damage."""
         return FileError(path, self.problem, self.remedy or remedy, where=self.where or None)
-
-
-def decoded(content: bytes) -> Any:
-    """Returns the value of UTF-8 JSON with unique keys and numbers in a float's range; else ContentError."""
-    if not content.strip():
-        raise ContentError("is empty")
-    try:
-        value = json.loads(
-            content.decode(),
-            object_pairs_hook=_members,
-            parse_constant=_constant,
-            parse_float=_fraction,
-            parse_int=_whole,
-        )
-    except UnicodeDecodeError as error:
-        raise ContentError(f"is not UTF-8 text: {error.reason}") from error
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise ContentError(f"is not complete JSON: {error.msg} in {where}") from error
-    except RecursionError as error:
-        raise ContentError("is nested too deeply") from error
-    if b"\\u" in content:
-        try:
-            msgspec.json.encode(value)
-        except UnicodeEncodeError as error:  # an escaped half of a surrogate pair, which cannot be written
-            raise ContentError(f"is not UTF-8 text: {error.reason}") from error
-    return value
-
-
-def _constant(token: str) -> NoReturn:
-    raise ContentError(f"holds {token}, which is not a JSON number")
-
-
-def _fraction(token: str) -> float:
-    value = float(token)
-    if math.isinf(value):
-        raise ContentError(f"holds the number {token}, which is out of range")
-    return value
-
-
-def _whole(token: str) -> int:
-    # Python converts longer numbers not at all, or in a time that grows with the square of their digits.
-    if len(token) > _MOST_DIGITS or not -(2**63) <= int(token) < 2**64:
-        raise ContentError(f"holds the number {token}, which is out of range")
-    return int(token)
-
-
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise ContentError(f"holds the key {twice!r} twice in one object")
-    return result
 
 
 def content_of(path: Path) -> bytes:
@@ -140,42 +79,37 @@ def content_of(path: Path) -> bytes:
 
 
 def read(
-    content: bytes, kind: Any, *, refuse: Callable[[Any], None], unfold: Callable[[Any], Any] | None = None
+    content: bytes,
+    kind: Any,
+    *,
+    refuse: Callable[[Mapping[str, msgspec.Raw]], None],
+    unfold: Callable[[Any], Any] = lambda value: value,
 ) -> Any:
     """Returns the content of a file as a value of `kind`, with every field checked.
 
     The model is the schema: msgspec's Structs, dataclasses and what else msgspec decodes. Fields with a
-    default may be missing. Unknown ones are refused.
-
-    msgspec takes a key that an object has twice, and passes over fields that a dataclass does not have. So we
-    write again what it read. If both texts agree apart from spaces, nothing is hidden. If not, we read
-    strictly: this takes longer, and says what is wrong.
+    default may be missing. Unknown ones are refused, and so is a key that an object has twice.
 
     Args:
-        refuse: raises an error for what is no such file at all; given the plain value.
-        unfold: returns the plain value with what it holds once put to where it belongs.
+        refuse: raises an error for what is no such file at all; given the fields of the outermost object.
+        unfold: returns plain JSON with what it holds once put to where it belongs.
 
     Raises:
-        ContentError: it is no JSON that `decoded` takes, or does not fit. It names the first such field.
+        ContentError: it is no JSON, or does not fit. It says so in msgspec's words, which name the place.
     """
     with uncollected():
-        with contextlib.suppress(*_NO_FIT):
-            if unfold is not None:
-                raise ValueError  # read strictly
-            value = msgspec.json.decode(content, type=kind)
-            if _compact(msgspec.json.encode(value)) == _compact(content):
-                return value
-        if len(content) > _MOST_TO_EXPLAIN:
-            raise ContentError(f"is damaged, and with {len(content) >> 20} MiB too large to say where")
-        plain = decoded(content)
-        refuse(plain)
-        plain = plain if unfold is None else unfold(plain)
         try:
+            refuse(msgspec.json.decode(content, type=dict[str, msgspec.Raw]))
+            json.loads(content, object_pairs_hook=_members)
+            plain = unfold(msgspec.json.decode(content))
             value = msgspec.convert(plain, kind)
+            _refuse_unknown(plain, value, "$")
+        except RecursionError as error:
+            raise ContentError("is nested too deeply") from error
+        except ContentError:
+            raise
         except _NO_FIT as error:
-            raise _located(str(error), plain, kind) from error
-        for where in _passed_over(plain, value):
-            raise ContentError("is not a known field", where=where)
+            raise ContentError(f"cannot be read: {error}") from error
         return value
 
 
@@ -183,17 +117,50 @@ _NO_FIT = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError, Type
 """What msgspec raises for values of other types."""
 
 
-def _compact(content: bytes) -> bytes:
-    return msgspec.json.format(content, indent=-1)
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns a JSON object; msgspec would take the last of two values of a key."""
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ContentError(f"holds the key {twice!r} twice in one object")
+    return result
 
 
-def of_schema(value: Any, schema: int) -> None:
+def _refuse_unknown(plain: Any, value: Any, where: str) -> None:
+    """Raises ContentError for a field that a dataclass lacks: msgspec refuses only those of a Struct."""
+    if isinstance(plain, list):
+        # A NamedTuple may be longer: what a file leaves out at its end has a default.
+        for i, (item, part) in enumerate(zip(plain, value, strict=False)):
+            if isinstance(item, (dict, list)):
+                _refuse_unknown(item, part, f"{where}[{i}]")
+    elif isinstance(value, Mapping):
+        for key, item in plain.items():
+            if isinstance(item, (dict, list)):
+                _refuse_unknown(item, value[key], f"{where}[{key!r}]")
+    else:
+        kind: Any = type(value)
+        known = _attributes(kind)
+        for key, item in plain.items():
+            if key not in known:
+                if dataclasses.is_dataclass(value):
+                    problem = f"Object contains unknown field `{key}` - at `{where}`"
+                    raise ContentError(f"cannot be read: {problem}")
+            elif isinstance(item, (dict, list)):
+                _refuse_unknown(item, getattr(value, known[key]), f"{where}.{key}")
+
+
+@functools.cache
+def _attributes(kind: Any) -> dict[str, str]:
+    """Returns the name of each field of a Struct or dataclass in a file → its attribute."""
+    model: Any = msgspec.inspect.type_info(kind)
+    return {field.encode_name: field.name for field in model.fields}
+
+
+def of_schema(fields: Mapping[str, msgspec.Raw], schema: int) -> None:
     """Raises ContentError for a file of another version: none but ours was ever written."""
-    if not isinstance(value, dict):
-        return
-    if "schema" not in value:
+    if "schema" not in fields:
         raise ContentError("is missing", where="schema")
-    version = value["schema"]
+    version = msgspec.json.decode(fields["schema"])
     if type(version) is int and version == schema:
         return
     newer = isinstance(version, int) and version > schema
@@ -208,70 +175,6 @@ def built(value: object, kind: Any) -> Any:
         return msgspec.convert(value, kind)
     except _NO_FIT as error:
         raise ContentError(str(error)) from error
-
-
-_AT = re.compile(r"(.*?)(?: - at (`key` in )?`\$(.*)`)?", re.DOTALL)
-"""What msgspec says is wrong, and where: `$.records[...].epochs[0]`, without the keys of dicts."""
-_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
-_FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`", re.DOTALL)
-
-
-def _located(text: str, plain: Any, kind: Any) -> ContentError:
-    """Returns msgspec's error about plain JSON with the whole path to the value; takes the JSON apart."""
-    key: Any
-    problem, in_key, path = _AT.fullmatch(text).groups("")  # type: ignore[union-attr]
-    place, where, key = plain, "", ""
-    for step in _STEP.finditer(path + ("[...]" if in_key else "")):
-        key = step[1] or (int(step[2]) if step[2] else _first_bad(place, text, plain, kind))
-        place, where = place[key], where + (step[0] if step[1] or step[2] else f"[{key!r}]")
-    field = _FIELD.fullmatch(problem)
-    if field:
-        where, problem = (
-            f"{where}.{field[2]}",
-            "is missing" if "missing" in field[1] else "is not a known field",
-        )
-    elif problem.startswith("Expected"):
-        found = reprlib.repr(key if in_key else place)
-        problem = f"e{problem.partition(', got ')[0][1:]}, found {found}"
-    return ContentError(problem, where=where.removeprefix("."))
-
-
-def _first_bad(place: dict[str, Any], text: str, plain: Any, kind: Any) -> str:
-    """Returns the key of a dict, which is a part of `plain`, that msgspec's error is about."""
-    for key, item in list(place.items()):
-        place.clear()
-        place[key] = item
-        try:
-            msgspec.convert(plain, kind)
-        except _NO_FIT as error:
-            if str(error) == text:
-                break
-    return key
-
-
-@functools.cache
-def _attributes(kind: Any) -> dict[str, str]:
-    """Returns the name of each field of a Struct or dataclass in a file → its attribute."""
-    model: Any = msgspec.inspect.type_info(kind)
-    return {field.encode_name: field.name for field in model.fields}
-
-
-def _passed_over(plain: Any, value: Any, where: str = "") -> Iterator[str]:
-    """Yields the path of each field of plain JSON that msgspec passed over, since a dataclass lacks it."""
-    parts: Iterable[tuple[str, Any, Any]] = ()
-    if isinstance(plain, list):
-        # A NamedTuple may be longer: what a file leaves out at its end has a default.
-        parts = ((f"[{i}]", *both) for i, both in enumerate(zip(plain, value, strict=False)))
-    elif isinstance(plain, dict) and isinstance(value, Mapping):
-        parts = ((f"[{key!r}]", item, value[key]) for key, item in plain.items())
-    elif isinstance(plain, dict):
-        kind: Any = type(value)
-        known = _attributes(kind)
-        parts = ((f".{key}", item, getattr(value, known[key])) for key, item in plain.items() if key in known)
-        if dataclasses.is_dataclass(value):
-            yield from (f"{where}.{key}".removeprefix(".") for key in plain if key not in known)
-    for step, item, part in parts:
-        yield from _passed_over(item, part, where + step)
 
 
 _COMMAND = re.compile(r"^\s*:(?=:)|#(?=#\w*\[)")
@@ -289,8 +192,9 @@ class FileError(Exception):
 
     def __init__(self, path: Path, problem: str, remedy: str, *, where: str | None = None) -> None:
         self.path, self.where, self.problem, self.remedy = path, where, problem, remedy
-        field_text = f"{bounded(where, _LONGEST_WHERE)}: " if where else ""
-        super().__init__(printable(f"{path}: {field_text}{bounded(problem, _LONGEST_PROBLEM)}. {remedy}."))
+        field_text = f"{bounded(printable(where), _LONGEST_WHERE)}: " if where else ""
+        shown = bounded(printable(problem), _LONGEST_PROBLEM)
+        super().__init__(printable(f"{path}: {field_text}{shown}. {remedy}."))
 
 
 def printable(text: str) -> str:

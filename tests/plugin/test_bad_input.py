@@ -15,7 +15,7 @@ def test_a_damaged_baseline_is_refused_with_file_and_remedy_and_left_as_it_is(re
     path.write_bytes(path.read_bytes()[:-100])
     before = path.read_bytes()
     for mode in (["compare"], ["create"], ["update", "--gpukern-reason=x"]):
-        refused(recorded("--gpukern-baseline", *mode), f"{path}: is not complete JSON: *")
+        refused(recorded("--gpukern-baseline", *mode), f"{path}: cannot be read: *")
     assert path.read_bytes() == before
 
 
@@ -41,7 +41,7 @@ def test_a_damaged_baseline_found_by_the_workers_of_xdist_is_refused_the_same_wa
     path.write_text("{")
     refused(
         host("--gpu-benchmark", "-n1"),
-        f"{path}: is not complete JSON: *Restore the file from version control*",
+        f"{path}: cannot be read: *Restore the file from version control*",
     )
 
 
@@ -51,9 +51,9 @@ def test_a_damaged_baseline_of_another_device_or_of_a_plain_test_is_refused_befo
     pytester.makepyfile(test_plain="def test_it(gpu_benchmark):\n    raise AssertionError('it ran')")
     folder = pytester.mkdir("baselines")
     (folder / "test_plain.fake-gpu.json").write_text("{")
-    refused(gpu(), f"{folder}/test_plain.fake-gpu.json: is not complete JSON: *")
+    refused(gpu(), f"{folder}/test_plain.fake-gpu.json: cannot be read: *")
     (folder / "test_plain.fake-gpu.json").rename(folder / "doubling.another-gpu.json")
-    refused(gpu(), f"{folder}/doubling.another-gpu.json: is not complete JSON: *")
+    refused(gpu(), f"{folder}/doubling.another-gpu.json: cannot be read: *")
 
 
 def test_a_folder_of_baselines_that_is_a_file_is_refused(gpu, pytester):

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import json
-import random
+
+from hypothesis import strategies as st
 
 BIG = 10**400
-_DEEP = 100_000
-
-
-class Raw(str):
-    """A text that stands in the file as it is, not as JSON writes texts."""
-
-    __slots__ = ()
-
+DEEP = 60
 
 VALUES = (
-    *(None, True, False, 0, 1, -1, -0.0, 0.5, -2.5, 7),
-    *(2**31, 2**53 + 1, 2**63, 2**64, -(2**70), 10**22, 10**300, BIG, -BIG),
+    *(None, True, False, 0, 1, -1, -0.0, 0.5, -2.5, 7, float("nan"), float("-inf")),
+    *(2**31, 2**53 + 1, 2**63, 2**64, -(2**70), 10**22, 10**300, BIG, -BIG, 10**4299),
     *(5e-324, 1e-300, 1e-9, 1e15, 1e16, 1e100, 1e300, 1.7e308, -1.7e308),
     *("", " ", "\0", "a\nb", "x y " * 800, "x" * 3000),
     *("x", "0", "null", "..", "../../x", "/etc/passwd", "a/b/c", "{}", "%s%n", "__class__", "nvidia-h200"),
@@ -27,175 +22,88 @@ VALUES = (
     *("é", "中", "e\u0301", "𝔘"),
     *([], {}, [[]], [None], {"": None}, {"a": {"b": {}}}, [0, 1, 2], ["x"], [1, 1, 1], [BIG] * 3, {"x": BIG}),
     *(list(range(300)), {str(i): i for i in range(300)}, {"\x1b[2J": "\x1b[2J"}, {"../x": 1}),
+    json.loads("[" * DEEP + "]" * DEEP),
 )
 """What any value of a file may be replaced by."""
 
-TOKENS = (
-    *("NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1e-999", "1.", "+1", "0x10", "1_000"),
-    *("'x'", "undefined", "True", "None", "/*x*/1"),
-    *("9" * 5000, "-" + "9" * 5000, "0" * 50),
-    *('"\\ud800"', '"\\udc00\\ud800"', '"\\u0000"', '"\\x41"', '"\\u00"'),
-    *('{"a": 1, "a": 2}', "[" * 60 + "]" * 60, '{"a":' * 60 + "1" + "}" * 60),
-    *("[" * _DEEP + "]" * _DEEP, "[" * _DEEP, '{"a":' * _DEEP),
-    *("__import__('os').system('true')", "!!python/object/apply:os.system ['true']"),
-)
-"""What may stand in the place of a value without being one."""
 
-BYTES = (
-    *(b"\xff", b"\xfe", b"\xc3\x28", b"\xed\xa0\x80", b"\x80", b"\0", b"\xef\xbb\xbf"),
-    *(b"\x1b[2J", b"\n", b"\r"),
-    *(b" ", b"9" * 40, *b'" \\ { } [ ] , : - e 0 . NaN \\ud800 null'.split()),
+def _value_of(values):
+    return st.sampled_from(values).map(copy.deepcopy)  # the next change may be one inside it
+
+
+_ANY_VALUE = _value_of(VALUES)
+_NAMES = [value for value in VALUES if isinstance(value, str)]
+_BYTES = (
+    *(b"\xff", b"\xfe", b"\xc3\x28", b"\xed\xa0\x80", b"\x80", b"\0", b"\xef\xbb\xbf", b"\x1b[2J", b"\n"),
+    *(b" ", b"9" * 40, *b'" \\ { } [ ] , : - e 0 . +1 0x10 1e999 Infinity \\ud800 null'.split()),
+    b"[" * 200_000,
 )
 """What may be inserted anywhere."""
 
 
-def ways(value, way=()):
-    """The way to each value inside a value, itself included."""
-    yield way
-    steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for step, inner in steps:
-        yield from ways(inner, (*way, step))
+class Twice(dict):
+    """A dict that a file has with each of its keys twice."""
+
+    def items(self):
+        return [*super().items()] * 2
 
 
-def written(value) -> bytes:
-    """JSON, in which `Raw` stands as it is and half a surrogate pair is escaped."""
-    raws: list[str] = []
-
-    def marked(item):
-        if isinstance(item, Raw):
-            raws.append(str(item))
-            return f"@raw{len(raws) - 1}@"
-        if isinstance(item, dict):
-            return {key: marked(inner) for key, inner in item.items()}
-        return [marked(inner) for inner in item] if isinstance(item, list) else item
-
-    text = json.dumps(marked(value), ensure_ascii=False)
-    for number, raw in enumerate(raws):
-        text = text.replace(f'"@raw{number}@"', raw)
-    return text.encode("utf-8", "backslashreplace")
+def _containers(value):
+    """Each list and dict inside a value that holds something, itself included."""
+    if value and isinstance(value, (dict, list)):
+        yield value
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _containers(inner)
 
 
-def copied(value):
-    """A deep copy of JSON, quicker than that of `copy`."""
-    if isinstance(value, dict):
-        return {key: copied(inner) for key, inner in value.items()}
-    return [copied(inner) for inner in value] if isinstance(value, list) else value
+@st.composite
+def damaged(draw, contents):
+    """One of these good files, with values or bytes changed."""
+    content = draw(st.sampled_from(contents))
+    if draw(st.integers(0, 3)) == 0:
+        return _with_other_bytes(draw, content)
+    value = json.loads(content)
+    for _ in range(draw(st.integers(1, 2))):
+        _change(draw, draw(st.sampled_from([*_containers(value)] or [[None]])))
+    return json.dumps(value).encode()
 
 
-class Mutations:
-    """Damaged files made of good ones, always the same for the same number.
-
-    Args:
-        sources: contents of good files.
-        seed: for other files than usual.
-    """
-
-    def __init__(self, *sources: bytes, seed: str = "") -> None:
-        self._sources = sources
-        self._values = [json.loads(source) for source in sources]
-        self._ways = [list(ways(value)) for value in self._values]
-        self._seed = seed
-
-    def file(self, number: int) -> bytes:
-        """The content of one file: two thirds have other values, the rest other bytes."""
-        chosen = random.Random(f"{self._seed}{number}")
-        which = number % len(self._sources)
-        if chosen.random() < 0.33:
-            return self._bytes(chosen, self._sources[which])
-        value = copied(self._values[which])
-        for _ in range(chosen.choice((1, 1, 1, 2, 3))):
-            value = self._value(chosen, value, self._ways[which])
-        content = written(value)
-        return self._bytes(chosen, content) if chosen.random() < 0.03 else content
-
-    def _value(self, chosen: random.Random, value, known):
-        way = chosen.choice(known)
-        if not way:
-            way = known[min(1, len(known) - 1)] if chosen.random() < 0.9 else way
-        if not way:
-            return chosen.choice(VALUES)
-        place = value
-        for step in way[:-1]:
-            inside = isinstance(place, dict) or (isinstance(place, list) and isinstance(step, int))
-            if not inside or not (step in place if isinstance(place, dict) else step < len(place)):
-                return value  # an earlier change took it away
-            place = place[step]
-        last = way[-1]
-        if not (isinstance(place, dict) and last in place) and not (
-            isinstance(place, list) and isinstance(last, int) and last < len(place)
-        ):
-            return value
-        match chosen.randrange(8):
-            case 0:
-                del place[last]
-            case 1 if isinstance(place, dict):
-                place[chosen.choice([each for each in VALUES if isinstance(each, str)])] = place.pop(last)
-            case 1:
-                place.insert(last, copied(chosen.choice(VALUES)))
-            case 2:
-                place[last] = Raw(chosen.choice(TOKENS))
-            case 3:
-                place[last] = _nudged(chosen, place[last])
-            case 4 if isinstance(place, dict):
-                name = chosen.choice([each for each in VALUES if isinstance(each, str)])
-                place[name] = copied(chosen.choice(VALUES))
-            case 5:
-                other = chosen.choice(known)
-                place[last] = copied(_at(value, other))
-            case _:
-                place[last] = copied(chosen.choice(VALUES))
-        return value
-
-    def _bytes(self, chosen: random.Random, content: bytes) -> bytes:
-        at, to = sorted(chosen.randrange(len(content) + 1) for _ in range(2))
-        match chosen.randrange(9):
-            case 0:
-                changed = bytearray(content)
-                for _ in range(chosen.choice((1, 1, 2, 4))):
-                    changed[chosen.randrange(len(changed))] ^= 1 << chosen.randrange(8)
-                return bytes(changed)
-            case 1:
-                return content[:at] + content[at + chosen.choice((1, 1, 2, 10, 100)) :]
-            case 2:
-                return content[:at] + chosen.choice(BYTES) + content[at:]
-            case 3:
-                return content[:at]
-            case 4:
-                return content[:to] + content[at:to] + content[to:]
-            case 5:
-                other = chosen.choice(self._sources)
-                return content[:at] + other[chosen.randrange(len(other)) :]
-            case 6:
-                return chosen.choice((b"\xef\xbb\xbf", b"\xff\xfe", b" ", b"\0", content)) + content
-            case 7:
-                encoding = chosen.choice(("utf-16", "utf-32", "utf-16-le", "latin-1"))
-                return content.decode("utf-8", "replace").encode(encoding, "replace")
-            case _:
-                return content[:at] + bytes([chosen.randrange(256)]) + content[at + 1 :]
+def _change(draw, place):
+    """Changes something in a list or dict."""
+    keys = [*place] if isinstance(place, dict) else range(len(place))
+    key = draw(st.sampled_from(keys))
+    match draw(st.sampled_from(["drop", "replace", "replace", "nudge", "nest", "copy", "twice", "add"])):
+        case "drop":
+            del place[key]
+        case "replace":
+            place[key] = draw(_ANY_VALUE)
+        case "nudge":
+            alike = [value for value in VALUES if type(value) is type(place[key])]
+            place[key] = draw(_value_of(alike or VALUES))
+        case "nest":
+            place[key] = draw(st.sampled_from([[place[key]], {"a": place[key]}, str(place[key])]))
+        case "copy":
+            place[key] = json.loads(json.dumps(place[draw(st.sampled_from(keys))]))
+        case "twice" if isinstance(place[key], dict):
+            place[key] = Twice(place[key])
+        case _ if isinstance(place, dict):
+            place[draw(st.sampled_from(_NAMES))] = draw(_value_of([place.pop(key), *VALUES]))
+        case _:
+            place.insert(key, draw(_ANY_VALUE))
 
 
-def _nudged(chosen: random.Random, value):
-    """A value that nearly is what it was."""
-    if isinstance(value, bool) or value is None:
-        return chosen.choice((not value, 0, 1))
-    if isinstance(value, (int, float)):
-        factor = chosen.choice((-1, 0, 1e-300, 1e300, 0.5, 2, 1e9, 1 + 1e-12))
-        changed = value * factor if abs(value) < 1e300 else -value
-        return chosen.choice((changed, str(value), [value], -value, value + 1))
-    if isinstance(value, str):
-        part = chosen.choice([each for each in VALUES if isinstance(each, str)])
-        return chosen.choice((value + part, part + value, value.upper(), value[:-1], [value], {value: value}))
-    if isinstance(value, list):
-        return chosen.choice(
-            (value * 2, value[:-1], value[::-1], {str(i): each for i, each in enumerate(value)})
+def _with_other_bytes(draw, content):
+    at, to = sorted(draw(st.integers(0, len(content))) for _ in range(2))
+    return draw(
+        st.sampled_from(
+            [
+                content[:at],
+                content[:at] + content[at + 1 :],
+                content[:at] + content[to:],
+                content[:to] + content[at:to] + content[to:],
+                content[:at] + draw(st.sampled_from(_BYTES)) + content[at:],
+                content[:at] + bytes([draw(st.integers(0, 255))]) + content[at + 1 :],
+                content.decode().encode(draw(st.sampled_from(["utf-16", "utf-32", "utf-8-sig"]))),
+            ]
         )
-    return chosen.choice((list(value.values()), list(value), {}, {**value, "extra": value}))
-
-
-def _at(value, way):
-    for step in way:
-        try:
-            value = value[step]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return value
+    )

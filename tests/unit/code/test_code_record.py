@@ -94,7 +94,7 @@ def test_creating_only_adds_updating_replaces_and_what_does_not_compile_is_not_r
 
 
 BAD = [
-    ('"registers": 30', '"registers": "many"', ".kernels[0].registers: ", "--gpukern-baseline=create"),
+    ('"registers": 30', '"registers": "many"', ".kernels[0].registers`", "--gpukern-baseline=create"),
     ('"scale"', "", "", "Restore the file from version control"),
     ('"schema": 1', '"schema": 2, "more": 1', "schema: ", "Upgrade pytest-gpukern"),
     ('"problem": "scaling"', '"problem": "other"', "problem: ", "Give the file its own name back"),

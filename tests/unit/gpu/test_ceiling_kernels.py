@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import functools
 import re
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -430,55 +431,44 @@ def test_the_work_is_the_same_however_fast_the_device_is(machine):
 # measuring them
 
 
-@pytest.fixture
-def session(monkeypatch):
-    """Measures three canaries that do nothing, by timers that read 1 µs; `log` says what happened."""
-    log = []
-
-    def canary(name, error=None):
-        @contextmanager
-        def make(runtime):
-            if error is not None:
-                raise error
-            yield lambda: log.append(name)
-            log.append(f"{name} given back")
-
-        return make
-
-    def measure(errors=None, cupti=None):
-        def open_timer(name, stream):
-            if name == "cupti" and cupti is not None:
-                raise cupti
-            return FakeTimer(name)
-
-        monkeypatch.setattr(ceilings, "open_timer", open_timer)
-        made = {name: canary(name, (errors or {}).get(name)) for name in ("fma", "copy", "launch")}
-        monkeypatch.setattr(ceilings, "CANARIES", made)
-        monkeypatch.setattr(cuda, "runtime", lambda: SimpleNamespace(synchronize=lambda: None, stream=None))
-        return measure_canaries()
-
-    return SimpleNamespace(measure=measure, log=log)
+MEDIANS = {"fma": 1001.0, "copy": 1001.0, "launch": 1001.0}
+TOO_LITTLE = "12 MiB of device memory are free, too little"
 
 
-def test_each_canary_has_the_median_of_its_samples(session):
-    found = session.measure()
-    assert found.values == {"fma": 1001.0, "copy": 1001.0, "launch": 1001.0}
-    assert found.complaints == ()
-    assert [entry for entry in session.log if "given back" in entry] == [
-        "fma given back",
-        "copy given back",
-        "launch given back",
-    ]
+@pytest.mark.parametrize(
+    ("no_cupti", "no_copy", "values", "complaints"),
+    [
+        (None, None, MEDIANS, ()),
+        (TimerUnavailable("none"), None, {f"{name}/event": ns for name, ns in MEDIANS.items()}, ()),
+        (
+            None,
+            module.NotMeasuredError(TOO_LITTLE),
+            {"fma": 1001.0, "launch": 1001.0},
+            (f"the canary copy could not be measured: {TOO_LITTLE}",),
+        ),
+    ],
+    ids=["by CUPTI", "by events, under names of their own", "one of them fails"],
+)
+def test_each_canary_has_the_median_of_its_samples(monkeypatch, no_cupti, no_copy, values, complaints):
+    open_canaries = []
 
+    @contextmanager
+    def canary(runtime, error=None):
+        if error is not None:
+            raise error
+        open_canaries.append(1)
+        yield lambda: None
+        open_canaries.pop()
 
-def test_where_cupti_cannot_be_used_events_time_them_under_names_of_their_own(session):
-    found = session.measure(cupti=TimerUnavailable("cupti-python is not installed"))
-    assert set(found.values) == {"fma/event", "copy/event", "launch/event"}
+    def open_timer(name, stream):
+        if name == "cupti" and no_cupti is not None:
+            raise no_cupti
+        return FakeTimer(name)
 
-
-def test_a_canary_that_fails_is_reported_and_the_others_are_measured(session):
-    found = session.measure({"copy": module.NotMeasuredError("12 MiB of device memory are free, too little")})
-    assert set(found.values) == {"fma", "launch"}
-    assert found.complaints == (
-        "the canary copy could not be measured: 12 MiB of device memory are free, too little",
-    )
+    made = {name: functools.partial(canary, error=no_copy if name == "copy" else None) for name in MEDIANS}
+    monkeypatch.setattr(ceilings, "open_timer", open_timer)
+    monkeypatch.setattr(ceilings, "CANARIES", made)
+    monkeypatch.setattr(cuda, "runtime", lambda: SimpleNamespace(synchronize=lambda: None, stream=None))
+    found = measure_canaries()
+    assert (found.values, found.complaints) == (values, complaints)
+    assert not open_canaries, "each is given back"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from mutations import damaged
 
 from pytest_gpukern.gpu.ceiling_kernels import Measured
 from pytest_gpukern.gpu.theory import Peaks
@@ -117,41 +118,31 @@ def test_a_new_driver_or_whatever_else_matters_measures_anew_and_keeps_the_old(t
 # files that cannot be used
 
 
-def as_json(**changes):
-    return lambda text: json.dumps({**json.loads(text), **changes})
-
-
-DAMAGE = {
-    "empty": lambda text: "",
-    "cut": lambda text: text[: len(text) // 2],
-    "a list": lambda text: "[]",
-    "no ceilings": lambda text: "{}",
-    "an unknown field": as_json(key={"device_uuid": "another"}),
-    "a text": as_json(float32_flop_per_s="fast"),
-    "zero": as_json(float32_flop_per_s=0),
-    "NaN": as_json(float32_flop_per_s=float("nan")),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_file_is_said_measured_again_and_mended(tmp_path, damage):
+def test_a_damaged_file_is_said_measured_again_and_mended(tmp_path):
     Measuring().load(tmp_path)
     path = stored(tmp_path)
-    path.write_text(damage(path.read_text()))
-    measuring = Measuring()
-    assert measuring.load(tmp_path) == CEILINGS
-    assert measuring.count == 1
-    (warning,) = measuring.warnings
-    assert str(path) in warning
-    assert "cannot be used" in warning
-    assert "measured again" in warning
-    assert "\n" not in warning
-    assert Measuring({}).load(tmp_path) == CEILINGS
+    sound, read = path.read_bytes(), []
 
+    @given(damaged([sound]))
+    @example(b"{}")
+    @example(sound.replace(b"{", b'{"key": {"device_uuid": "another"}, ', 1))
+    def is_used_or_measured_again(content):
+        path.write_bytes(content)
+        measuring = Measuring()
+        found = measuring.load(tmp_path)
+        if not measuring.count:
+            read.append(found)
+            assert not measuring.warnings
+            assert all(value is None or value > 0 for value in dataclasses.astuple(found))
+            return
+        (warning,) = measuring.warnings
+        assert warning.isprintable()
+        for words in (str(path), "cannot be used", "measured again"):
+            assert words in warning
+        assert found == CEILINGS == Measuring({}).load(tmp_path)
 
-def test_a_file_that_cannot_be_read_is_said_and_measured_again(tmp_path):
-    Measuring().load(tmp_path)
-    path = stored(tmp_path)
+    is_used_or_measured_again()
+    assert read
     path.unlink()
     path.mkdir()
     measuring = Measuring()

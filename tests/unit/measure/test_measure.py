@@ -235,54 +235,32 @@ def test_the_fewest_samples_are_taken_even_if_time_is_over():
     assert found.stopped == "time budget of 2 s ended"
 
 
-@pytest.mark.parametrize(
-    ("call_ns", "batch"), [(MS, 50), (20 * MS, 2), (3 * SECOND, 1), (1.0, 64), (0.0, 64)]
-)
-def test_a_batch_is_about_50_ms_and_at_least_one_call_and_at_most_64(call_ns, batch):
-    timer = ScriptedTimer(WILD)
-    sampled(timer, call_ns=call_ns, rule=StoppingRule(0, 500, 500))
-    assert timer.asked[0] == batch
-
-
-def test_what_an_execution_takes_with_all_around_it_sizes_the_next_batches():
-    """The warm-up knows the call's share of it only: not the flush, the poison, the records."""
-    clock = FakeClock()
-    timer = ScriptedTimer([5 * MS], clock)
-    sampled(timer, call_ns=2 * MS, rule=StoppingRule(0, 75, 75))
-    assert timer.asked == [25, 10, 10, 10, 10, 10]
-
-
-@pytest.mark.parametrize("budget_s", [0.06, 0.046], ids=["15 ms are left for 1.5 ms each", "1 ms is left"])
-def test_a_batch_takes_the_time_that_is_left_and_is_never_smaller_than_the_first_ones(budget_s):
-    timer = ScriptedTimer([MS, 2 * MS], FakeClock())
-    sampled(timer, call_ns=MS, rule=StoppingRule(0, 30, 500, budget_s=budget_s))
-    assert timer.asked == [10, 10, 10, 10]
-
-
-def test_the_last_batch_takes_only_what_is_missing():
-    timer = ScriptedTimer(WILD)
-    sampled(timer, call_ns=MS, rule=StoppingRule(0, 150, 170))
-    assert timer.asked == [50, 50, 50, 20]
-
-
-# several batches
+# batches
 
 
 @pytest.mark.parametrize(
-    ("fewest", "asked"),
+    ("call_ns", "samples", "rule", "asked"),
     [
-        (3, [1, 1, 1, 64]),
-        (5, [2, 2, 2, 64]),
-        (10, [4, 4, 4, 64]),
-        (50, [17, 17, 17, 64]),
-        (300, [64, 64, 64, 64, 64, 64]),
+        # about 50 ms, one call at least and 64 at most; the last takes only what is missing
+        (MS, WILD, StoppingRule(0, 150, 170), [50, 50, 50, 20]),
+        (20 * MS, WILD, StoppingRule(0, 9, 9), [2, 2, 2, 2, 1]),
+        (3 * SECOND, WILD, StoppingRule(0, 6, 6), [1] * 6),
+        (0.0, WILD, StoppingRule(0, 300, 300), [64, 64, 64, 64, 44]),
+        # the first samples come from three batches at least, later batches are larger
+        (1.0, WILD, StoppingRule(0, 3, 67), [1, 1, 1, 64]),
+        (1.0, WILD, StoppingRule(0, 5, 70), [2, 2, 2, 64]),
+        (1.0, WILD, StoppingRule(0, 50, 115), [17, 17, 17, 64]),
+        # an execution takes more than the warm-up knows: the flush, the poison, the records
+        (2 * MS, [5 * MS], StoppingRule(0, 75, 75), [25, 10, 10, 10, 10, 10]),
+        # the time that is left, and never less than the first ones: 15 ms for 1.5 ms each, and 1 ms
+        (MS, [MS, 2 * MS], StoppingRule(0, 30, 500, budget_s=0.06), [10, 10, 10, 10]),
+        (MS, [MS, 2 * MS], StoppingRule(0, 30, 500, budget_s=0.046), [10, 10, 10, 10]),
     ],
 )
-def test_the_first_samples_come_from_three_batches_at_least_and_later_batches_are_larger(fewest, asked):
-    timer = ScriptedTimer(WILD)
-    sampled(timer, rule=StoppingRule(0, fewest, 500))
-    assert timer.asked[: len(asked)] == asked
-    assert sum(asked[:2]) < fewest
+def test_a_batch_fits_the_time_the_first_ones_and_what_is_missing(call_ns, samples, rule, asked):
+    timer = ScriptedTimer(samples, None if samples is WILD else FakeClock())
+    sampled(timer, call_ns=call_ns, rule=rule)
+    assert timer.asked == asked
 
 
 class LevelTimer(ScriptedTimer):

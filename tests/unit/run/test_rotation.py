@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_gpukern.run.case_subject import Rotation
 
@@ -46,25 +48,21 @@ def log():
     return []
 
 
-def test_cold_executions_go_to_each_set_in_turn_with_poison_ahead(log):
-    execute(rotation(log).take(4, cold=True))
-    assert log == [
-        *("poison 0", "call 0", "poison 1", "call 1"),
-        *("poison 2", "call 2", "poison 0", "call 0"),
-    ]
-
-
-def test_the_turn_goes_on_over_batches(log):
-    executions = rotation(log)
-    for _ in range(4):
-        execute(executions.take(1, cold=True))
-    assert [line for line in log if "call" in line] == ["call 0", "call 1", "call 2", "call 0"]
-
-
-def test_hot_executions_stay_for_eight_behind_one_that_warms_and_is_then_poisoned(log):
-    execute(rotation(log).take(24, cold=False))
-    one_stay = lambda n: [f"call {n}", f"poison {n}", *[f"call {n}"] * 8]  # noqa: E731
-    assert log == [*one_stay(0), *one_stay(1), *one_stay(2)]
+@given(st.booleans(), st.integers(1, 3), st.lists(st.integers(1, 20), min_size=1, max_size=4))
+def test_sets_take_turns_over_batches_and_each_stay_is_poisoned_and_if_hot_warmed(cold, sets, batches):
+    """A batch may begin in the middle of a hot stay, after a flush or another set's work."""
+    log = []
+    executions, taken = rotation(log, sets=sets), 0
+    for count in batches:
+        for place, iteration in enumerate(executions.take(count, cold=cold)):
+            number = taken // (1 if cold else 8) % sets
+            begins = cold or place == 0 or taken % 8 == 0
+            before = [*[f"call {number}"] * (not cold), f"poison {number}"] if begins else []
+            execute([iteration, iteration.again()])
+            assert log == [*before, f"call {number}"] * 2
+            log.clear()
+            taken += 1
+        assert executions.last.number == number
 
 
 def test_refilled_hot_executions_find_the_poison_each_and_cold_ones_do_so_anyway(log):
@@ -73,26 +71,6 @@ def test_refilled_hot_executions_find_the_poison_each_and_cold_ones_do_so_anyway
     assert log == ["call 0", *["poison 0", "call 0"] * 3]
     assert executions.take(1, cold=False)[0].before is not None, "the first of a batch"
     assert executions.take(2, cold=False)[1].before is None
-
-
-def test_the_first_hot_execution_of_a_batch_is_warmed_whoever_ran_before(log):
-    """A batch may begin in the middle of a stay, after a flush or another set's work."""
-    executions = rotation(log)
-    execute(executions.take(3, cold=False))
-    log.clear()
-    execute(executions.take(7, cold=False))
-    assert log == ["call 0", "poison 0", *["call 0"] * 5, "call 1", "poison 1", "call 1", "call 1"]
-
-
-def test_one_set_alone_is_warmed_and_poisoned_anew_all_the_same(log):
-    execute(rotation(log, sets=1).take(9, cold=False))
-    assert log == ["call 0", "poison 0", *["call 0"] * 8, "call 0", "poison 0", "call 0"]
-
-
-def test_a_hot_execution_may_be_executed_again_with_all_that_comes_before(log):
-    (iteration,) = rotation(log).take(1, cold=False)
-    execute([iteration, iteration.again()])
-    assert log == ["call 0", "poison 0", "call 0"] * 2
 
 
 @pytest.mark.parametrize("cold", [True, False])
@@ -118,12 +96,3 @@ def test_what_an_execution_queues_is_known_and_not_underestimated(log, cold, out
         memsets = outputs * sum(line.startswith("poison") for line in log)
         launches = sum(line.startswith("call") for line in log)
         assert iteration.launches >= memsets + launches
-
-
-@pytest.mark.parametrize(
-    ("cold", "count", "last"), [(True, 1, 0), (True, 5, 1), (False, 8, 0), (False, 9, 1)]
-)
-def test_the_set_of_the_last_execution_is_known(log, cold, count, last):
-    executions = rotation(log)
-    executions.take(count, cold=cold)
-    assert executions.last.number == last

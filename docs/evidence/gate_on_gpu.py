@@ -2,9 +2,9 @@
 
 Makes the figures of "The gate, on a GPU" in docs/explanation/evidence.md:
 
-- `python tests/evidence/gate_on_gpu.py judge [FILE]` judges recorded sessions, by default those of an H200 in
+- `python docs/evidence/gate_on_gpu.py judge [FILE]` judges recorded sessions, by default those of an H200 in
   tests/data. It needs no GPU.
-- `python tests/evidence/gate_on_gpu.py measure FILE` records 40 sessions of this machine's GPU, each in a
+- `python docs/evidence/gate_on_gpu.py measure FILE` records 40 sessions of this machine's GPU, each in a
   fresh process, and judges them. That takes about four minutes. Every fourth session asks NVBench, too.
 
 A trial takes five sessions for the record, one that is judged against it, and two fresh ones that confirm a
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.values.result import Verdict
 
-RECORDED = Path(__file__).parents[1] / "data" / "gate-h200.json"
+RECORDED = Path(__file__).parents[2] / "tests/data/gate-h200.json"
 SESSIONS = 40
 RECORD, FRESH = 5, 2
 DRAWS = 1000

@@ -17,7 +17,7 @@ from pytest_gpukern.gate.judge import Basis, confirm, judge, shared_spread_of_pa
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.values.verdict_table import VerdictKind
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 RECORDED = json.loads((DATA / "devices-h200.json").read_text())
 TIMERS = ("kernel/cupti/cold", "kernel/event/cold")
 WHOLE = sorted(

@@ -1,7 +1,7 @@
 """Simulates suites with the noise of a GPU: how often the gate gives a false alarm, and what it catches.
 
 Makes the figures of "The gate, by simulation" in docs/explanation/evidence.md, and `FALSE_ALARMS` of
-`pytest_gpukern.gate.judge`: `python tests/evidence/gate_simulation.py`. It needs no GPU. 2000
+`pytest_gpukern.gate.judge`: `python docs/evidence/gate_simulation.py`. It needs no GPU. 2000
 runs take about a quarter of an hour; `--runs` gives another number.
 
 The log median of a session has four parts: the case's own deviation (Student's t with four degrees of

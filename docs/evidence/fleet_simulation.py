@@ -1,7 +1,7 @@
 """Simulates fleets of a thousand cards: how often a healthy one is suspected, and what is found in others.
 
 Makes the figures of "Cards of a fleet, by simulation" in docs/explanation/evidence.md:
-`python tests/evidence/fleet_simulation.py`. It needs no GPU. 200 fleets take some minutes; `--fleets` gives
+`python docs/evidence/fleet_simulation.py`. It needs no GPU. 200 fleets take some minutes; `--fleets` gives
 another number.
 
 A log time has four parts: what a card adds to all its kernels of a class, what it adds to one kernel, and
@@ -44,7 +44,7 @@ THROTTLED, BY = 88, 0.05
 """A host, and by what its cards are slower."""
 OTHER_BITS, MISSING = 700, "host9999"
 _KEY = "kernel/cupti/cold"
-_DATA = Path(__file__).parents[1] / "data"
+_DATA = Path(__file__).parents[2] / "tests/data"
 _BEGAN = datetime(2026, 11, 26, tzinfo=UTC)
 
 
