@@ -134,7 +134,7 @@ class RecordedSession(Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
 
     Attributes:
         session: key into `Baseline.sessions`.
-        times: `scope/timer/cache` → time; never empty. A scope that two timers read has both.
+        times: `scope/timer/cache` → time; never empty.
         duration_s: how long the whole test took, in seconds.
         correctness: output name → accuracy, where that differs from its epoch's.
         launches: what a call launches, where that differs from its epoch's.
