@@ -73,11 +73,8 @@ def _shows_all(config: pytest.Config) -> bool:
 
 
 def _of_result(result: Result, entry: JsonDict, listed: JsonDict | None) -> Iterator[Any]:
-    taken: set[str] = set()
     for measurement in result.measurements:
         suffix = _suffix(result, measurement)
-        suffix = f"[{measurement.key}]" if suffix in taken else suffix
-        taken.add(suffix)
         if measurement.invalid is not None or not interop.samples_s(measurement):
             continue
         fixture = _own_entry(result, entry) if listed is None else interop.ListedFixture(**listed)

@@ -44,18 +44,17 @@ def measured_by(timed: Timed, wanted: str, *, scope: str, stream: Any, any_strea
         return timed.by(LaunchTimer.on_stream(stream, any_stream=True, queues=False))
     auto = auto_timers()
     if scope != "kernel":
-        main = timed.by(open_timer(host_timer(wanted), stream))
+        measurement = timed.by(open_timer(host_timer(wanted), stream))
         if scope == "end_to_end" and wanted in ("auto", auto[0]):
             with contextlib.suppress(TimerUnavailable):  # this only explains the host's time
-                main = _split(
-                    main, timed.glance_by(open_timer(auto[0], stream, any_stream=True, queues=False))
-                )
-        return main
+                glance = timed.glance_by(open_timer(auto[0], stream, any_stream=True, queues=False))
+                return _split(measurement, glance)
+        return measurement
     names, reason_not = auto if wanted == "auto" else (wanted,), None
     for place, name in enumerate(names):
         try:
             timer = open_timer(name, stream, any_stream=any_stream)
-            main = timed.by(timer)
+            measurement = timed.by(timer)
         except NothingLaunched:
             raise  # events would only time themselves
         except TimerUnavailable as reason:
@@ -67,18 +66,23 @@ def measured_by(timed: Timed, wanted: str, *, scope: str, stream: Any, any_strea
             reason_not = reason_not or f"not by {TIMERS[name].label}: {reason}"
             continue
         if reason_not is not None:
-            return with_notes(main, Note(f"timed by {TIMERS[name].label}, {reason_not}"), first=True)
+            return with_notes(measurement, Note(f"timed by {TIMERS[name].label}, {reason_not}"), first=True)
         for other in names[place + 1 :]:
             with contextlib.suppress(TimerUnavailable):
-                return _held_against(main, timed.glance_by(open_timer(other, stream, queues=timer.queues)))
-        return main
+                glance = timed.glance_by(open_timer(other, stream, queues=timer.queues))
+                return _held_against(measurement, glance)
+        return measurement
     raise AssertionError("auto tries no timer")
 
 
-def _split(main: Measurement, seen: Measurement) -> Measurement:
-    """Returns a time of the host with what the device did in such a call, as another timer saw it."""
+def _split(measurement: Measurement, glance: Measurement) -> Measurement:
+    """Returns a time of the host with what the device did in such a call, as a glance by CUPTI saw it."""
     return dataclasses.replace(
-        main, work=seen.work, order=seen.order, busy_ns=seen.busy_ns, device_ns=seen.summary.median_ns
+        measurement,
+        work=glance.work,
+        order=glance.order,
+        busy_ns=glance.busy_ns,
+        device_ns=glance.summary.median_ns,
     )
 
 
@@ -86,35 +90,35 @@ _MORE_NS, _MORE_SHARE = 5_000.0, 0.1
 """If events read more than CUPTI by more than both of these, beyond their own cost, a note says so."""
 
 
-def _held_against(main: Measurement, other: Measurement) -> Measurement:
+def _held_against(measurement: Measurement, glance: Measurement) -> Measurement:
     """Returns CUPTI's measurement, with a note if a glance by events contradicts it.
 
     Events contain what CUPTI records. They read less only if they missed work, or if recording slows the
-    kernel, which the main number then contains. They read more than their cost if CUPTI has no record of some
+    kernel, which CUPTI's number then contains. They read more than their cost if CUPTI has no record of some
     work. The number is INVALID if that work may have been launched from the device.
     """
-    label, other_label = TIMERS[main.timer].label, TIMERS[other.timer].label
-    main_ns, other_ns = main.summary.median_ns, other.summary.median_ns
-    beyond_ns = other_ns - main_ns - (other.fixed_cost_ns or 0.0)
-    if other_ns < (1 - CONTRADICTION) * main_ns:
-        less = 100 * (1 - other_ns / main_ns)
+    label, glance_label = TIMERS[measurement.timer].label, TIMERS[glance.timer].label
+    timed_ns, glance_ns = measurement.summary.median_ns, glance.summary.median_ns
+    beyond_ns = glance_ns - timed_ns - (glance.fixed_cost_ns or 0.0)
+    if glance_ns < (1 - CONTRADICTION) * timed_ns:
+        less = 100 * (1 - glance_ns / timed_ns)
         reading = f"{less:.1f} % less than {label}: they missed work on another stream"
         about, why = About.TIMERS, f"or the kernel is slower while {label} records it"
-    elif other.fixed_cost_ns is not None and beyond_ns > max(_MORE_NS, _MORE_SHARE * main_ns):
+    elif glance.fixed_cost_ns is not None and beyond_ns > max(_MORE_NS, _MORE_SHARE * timed_ns):
         reading = (
-            f"{other_ns / 1e3:.1f} µs, {label} {main_ns / 1e3:.1f} µs: {label} has no record of some work"
+            f"{glance_ns / 1e3:.1f} µs, {label} {timed_ns / 1e3:.1f} µs: {label} has no record of some work"
         )
         about, why = About.READER, "or the device waited before the call"
         code = machine_code()
         if code is not None and code.any_launches_from_device():
             partial = (
-                f"a module is loaded that launches kernels from the device, and {other_label} read {reading}"
+                f"a module is loaded that launches kernels from the device, and {glance_label} read {reading}"
             )
-            main = dataclasses.replace(main, invalid=main.invalid or partial)
+            measurement = dataclasses.replace(measurement, invalid=measurement.invalid or partial)
     else:
-        return main
-    text = f"{other_label} read {reading}, {why} (--gpukern-timer={other.timer})"
-    return with_notes(main, Note(text, about), first=True)
+        return measurement
+    text = f"{glance_label} read {reading}, {why} (--gpukern-timer={glance.timer})"
+    return with_notes(measurement, Note(text, about), first=True)
 
 
 HOST_REMEDY = "--gpukern-timer=host (or timer='host' in the test's marker) measures what runs on the host"

@@ -68,7 +68,7 @@ def _run_of(baseline: Baseline, name: str) -> RunResults:
 def trends(runs: Sequence[RunResults]) -> dict[SeriesKey, Trend]:
     """Returns the series of each time over the sessions of all runs and their records, with its steps.
 
-    A case's newest result says what belongs to it: its version, its hardware, and the timers that are shown.
+    A case's newest result says what belongs to it: its version, its hardware and its timers.
     """
     newest: dict[str, Result] = {}
     series: dict[SeriesKey, dict[str, tuple[Point, float]]] = {}

@@ -370,8 +370,7 @@ def ceiling_shares(result: Result, measurement: Measurement) -> dict[str, float]
 def speedup(result: Result, measurement: Measurement, references: Sequence[Result]) -> float | None:
     """Returns the reference variant's time ÷ this one's; None where either is missing or invalid.
 
-    The reference is taken at the same point as run, in the same scope if it has it, else in its only scope;
-    by the same timer if it has that, else by its main one.
+    The reference is taken at the same point as run, in the same scope if it has it, else in its only scope.
     If the reference has several parameter values, equal ones count if they are there, else the fastest.
     """
     own = measurement.summary.median_ns

@@ -258,11 +258,11 @@ def _columns(rows: list[ResultRow], timings: list[Timing]) -> list[Column]:
         Column("size", tuple(row.size for row in rows), narrowest=1),
         Column("first call", tuple(row.first_call for row in rows), numeric=True, dispensable=0),
         Column("time" + " " * broadest, times, numeric=True),
-        Column("±", tuple(row.uncertainty for row in rows), numeric=True, dispensable=6),
-        Column("rate", tuple(row.rate for row in rows), numeric=True, dispensable=5),
-        Column("of ceiling", tuple(row.ceiling for row in rows), numeric=True, dispensable=4),
-        Column("speed-up", tuple(row.speedup for row in rows), numeric=True, dispensable=2),
-        Column("error", tuple(row.error for row in rows), numeric=True, dispensable=3),
+        Column("±", tuple(row.uncertainty for row in rows), numeric=True, dispensable=5),
+        Column("rate", tuple(row.rate for row in rows), numeric=True, dispensable=4),
+        Column("of ceiling", tuple(row.ceiling for row in rows), numeric=True, dispensable=3),
+        Column("speed-up", tuple(row.speedup for row in rows), numeric=True, dispensable=1),
+        Column("error", tuple(row.error for row in rows), numeric=True, dispensable=2),
         Column("verdict", tuple(row.verdict for row in rows)),
     ]
 

@@ -94,14 +94,14 @@ def does_the_same(case: CaseRuns) -> bool:
 
 def _is_known(result: Result) -> bool:
     """Returns whether all that a result's times depend on is known, but for arguments that are no inputs."""
-    main = result.measurements
+    times = result.measurements
     return (
         result.valid
         and result.correctness is Correctness.PASSED
         and result.inputs is not None
-        and [measurement.scope for measurement in main] == ["kernel"]
-        and bool(main[0].work)
-        and main[0].summary.median_ns > 0
+        and [measurement.scope for measurement in times] == ["kernel"]
+        and bool(times[0].work)
+        and times[0].summary.median_ns > 0
         and bool(result.kernels)
         and all(kernel.machine_code_sha256 is not None for kernel in result.kernels)
     )
@@ -109,14 +109,14 @@ def _is_known(result: Result) -> bool:
 
 def _does(result: Result) -> tuple[object, ...]:
     """Returns what has to be equal for equal times."""
-    (main,) = result.measurements
+    (time,) = result.measurements
     work = [
-        (part.kind, None if part.kernel else part.name, part.count, part.size_bytes) for part in main.work
+        (part.kind, None if part.kernel else part.name, part.count, part.size_bytes) for part in time.work
     ]
     kernels = [kernel.executed for kernel in result.kernels]
-    rates = (main.key, main.buffer_sets, main.traffic_bytes, main.flops)
-    declared = (result.case.problem_version, result.case.point, result.case.parameters, result.seed)
-    return (work, kernels, rates, declared, result.inputs, result.fingerprint)
+    rates = (time.key, time.buffer_sets, time.traffic_bytes, time.flops)
+    point = (result.case.problem_version, result.case.measured_point, result.case.parameters, result.seed)
+    return (work, kernels, rates, point, result.inputs, result.fingerprint)
 
 
 @dataclass(frozen=True)
@@ -311,6 +311,7 @@ def _why_not_comparable(case: CaseRuns, key: str) -> str | None:
     assert head is not None
     for label, old, new in (
         ("problem version", base.case.problem_version, head.case.problem_version),
+        ("measured point", base.case.measured_point, head.case.measured_point),
         ("device", base.fingerprint.device_uuid, head.fingerprint.device_uuid),
     ):
         if old != new:

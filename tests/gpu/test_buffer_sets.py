@@ -203,7 +203,7 @@ def test_copies_and_kernel_of_the_hosts_time_are_told_apart(run_cases):
     *_, end_to_end = measurements
     assert [work["kind"] for work in end_to_end["work"]] == ["memcpy", "kernel", "memcpy"]
     assert [work["size_bytes"] for work in end_to_end["work"]] == [4000, 0, 4000]
-    assert 0 < end_to_end["busy_ns"] < end_to_end["device_ns"] < 2 * end_to_end["summary"]["median_ns"]
+    assert 0 < end_to_end["busy_ns"] < end_to_end["device_ns"]
 
 
 # poison

@@ -389,7 +389,7 @@ def test_it(benchmark):
     )
 
 
-# by two timers
+# with CUPTI
 
 
 @pytest.fixture

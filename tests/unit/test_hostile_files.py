@@ -97,7 +97,7 @@ def use_baseline(baseline, path):
     assert holds(json.loads(again), json.loads(path.read_bytes()))
     spreads = shared_spread(baseline.all_times())
     compared = []
-    for name, record in baseline.cases.items():
+    for record in baseline.cases.values():
         made = []
         for key in sorted(record.keys):
             sessions = record.comparable(key)
@@ -250,7 +250,7 @@ def test_a_damaged_file_works_or_is_one_clear_error(tmp_path, capsys, monkeypatc
 # what is not left to chance: one table of damages, each with what the error says
 
 EPOCH = ("records", 0, "epochs", 0)
-SESSION = (*EPOCH, "sessions", 0)
+SHARED, SESSION = (*EPOCH, "shared"), (*EPOCH, "sessions", 0)
 MEASURED = (*SESSION, "measurements", 0)
 MEDIAN = (*MEASURED, "summary", "median_ns")
 PROCESS = ("processes", "s1")
@@ -296,7 +296,7 @@ OF_A_BASELINE = {
     "no date": (((*PROCESS, "recorded"), "yesterday"), "sessions[0].recorded: expected an ISO 8601 time"),
     "provenance of a person": (((*PROCESS, "provenance"), {"user": "me"}), "unknown field `user`"),
     "a fingerprint with a host": (((*PROCESS, "fingerprint"), {"host": "a"}), "unknown field `host`"),
-    "what sessions do not share": (((*EPOCH, "shared"), 1), "unknown field `shared`"),
+    "what sessions do not share": ((SHARED, 1), "unknown field `shared`"),
     "processes in a list": ((("processes",), []), "missing required field `fingerprint`"),
     "no bits of both sides": ((b'"max_abs": ', b'"bits": null, "bits": null, "max_abs": '), "'bits' twice"),
     "an escaped name": ((b'"device_name": ', b'"device\\u005fname": "a", "device_name": '), "twice"),
