@@ -171,8 +171,7 @@ def commands_on(path):
         ("baseline", "show", path),
         ("compare", path, path),
         ("report", path, "-k", ""),
-        ("baseline", "show", path, "--json"),
-        ("compare", path, path, "--json"),
+        ("compare", path, path, "-k", ""),
         ("baseline", "prune", path, "--case", "*", "--dry-run"),
     )
 
@@ -273,7 +272,7 @@ def commands_on_run(path):
         ("compare", path, path),
         (*merge, "--reason=x"),
         (*merge, "--append"),
-        ("compare", path, path, "--json"),
+        ("compare", path, path, "-k", ""),
     )
 
 
