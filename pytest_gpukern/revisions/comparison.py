@@ -19,6 +19,7 @@ from pytest_gpukern.gate.change import FRESH_PAIRS, MOST_FRESH_PAIRS
 from pytest_gpukern.gate.spread import SharedSpread
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.process import Process
+from pytest_gpukern.report.records import some_of
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import AgainstError, Revisions, resolve, set_up, worktree
 from pytest_gpukern.revisions.sides import Ahead, Sides, Turns
@@ -225,7 +226,6 @@ _BOTH = (True, False)
 """The sessions that may follow: of the base, then of the working tree."""
 _MOST_AHEAD = 2
 """Sessions that wait for their turn at a time: their imports take longer than a turn with few cases."""
-_NAMED = 3
 
 
 def heading(revisions: Revisions, sessions: int, code: Sequence[str]) -> list[str]:
@@ -253,7 +253,7 @@ def closing(cases: Mapping[str, judging.Both], removed: Sequence[str], *, uncoll
             failed.setdefault(judging.first_line(text), []).append(nodeid)
     lines = []
     if known:
-        some = f" ({_some(changed)})" if changed else ""
+        some = f" ({some_of(changed)})" if changed else ""
         unknown = f", unknown in {len(cases) - len(known)}" if len(known) < len(cases) else ""
         equal = len(known) - len(changed)
         same = f"machine code: same in {equal} case{'' if equal == 1 else 's'}"
@@ -264,16 +264,11 @@ def closing(cases: Mapping[str, judging.Both], removed: Sequence[str], *, uncoll
             "libraries on both sides, and times that agree"
         )
     for why, nodeids in failed.items():
-        lines.append(f"{len(nodeids)} failed on the base, so not compared: {_some(nodeids)}: {why}")
+        lines.append(f"{len(nodeids)} failed on the base, so not compared: {some_of(nodeids)}: {why}")
     if uncollected:
         lines.append("if the base has to be built first, give --gpukern-against-setup=CMD")
     if new:
-        lines.append(f"{len(new)} new, not in the base: {_some(new)}")
+        lines.append(f"{len(new)} new, not in the base: {some_of(new)}")
     if removed:
-        lines.append(f"{len(removed)} removed since the base: {_some(removed)}")
+        lines.append(f"{len(removed)} removed since the base: {some_of(removed)}")
     return lines
-
-
-def _some(nodeids: Sequence[str]) -> str:
-    shown = ", ".join(nodeids[:_NAMED])
-    return f"{shown}, …" if len(nodeids) > _NAMED else shown
