@@ -9,7 +9,6 @@ import argparse
 import dataclasses
 import difflib
 import fnmatch
-import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -18,15 +17,16 @@ from pathlib import Path, PurePosixPath
 
 from pytest_gpukern.baseline.codec import load, render
 from pytest_gpukern.baseline.merge import WriteReport, unselected
-from pytest_gpukern.baseline.record import Baseline, Epoch, Record
+from pytest_gpukern.baseline.record import Record
 from pytest_gpukern.baseline.store import CODE, Content, Store, rewrite, unfit
 from pytest_gpukern.cli import exits
+from pytest_gpukern.cli.report import tell
 from pytest_gpukern.code import record as code
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.report import units
-from pytest_gpukern.report.layout import Column, table
+from pytest_gpukern.report.recorded import run_of
 from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.values.result import JsonDict, Result, plain
+from pytest_gpukern.values.result import Result, plain
 from pytest_gpukern.values.settings import REASON_NEEDED
 
 
@@ -34,7 +34,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = f"Works on baseline files, on any machine. {exits.STATUSES}"
     commands = parser.add_subparsers(dest="baseline_command", required=True, metavar="COMMAND")
     for name, summary, declare_command in (
-        ("show", "show records of a baseline file: sessions, median, spread, epochs, anchor", _declare_show),
+        ("show", "tell of a baseline file, with the epochs of its cases", _declare_show),
         ("prune", "remove records of cases", _declare_prune),
         ("merge", "accept results of a run file into the records, without a GPU", _declare_merge),
     ):
@@ -42,7 +42,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
         own.set_defaults(command=f"baseline {name}")
         declare_command(own)
         own.description = f"{own.description} {exits.STATUSES}"
-        exits.add_json(own)
 
 
 # --- show -----------------------------------------------------------------------------------------
@@ -50,78 +49,38 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def _declare_show(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Shows each case and measurement of a baseline file: the sessions of its current epoch, their median "
-        "and standard deviation, and the time relative to the first epoch, the anchor. Then lists the epochs "
-        "of cases that have several, with their reasons."
+        "Tells of a baseline file as gpukern report does, with all details. Then lists the epochs of cases "
+        "that have several, with their reasons, and the median of their sessions."
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="a baseline file")
     parser.add_argument("text", nargs="?", default="", help="only cases whose id holds this text")
-    parser.set_defaults(run=_show)
+    parser.set_defaults(run=_show, output=None)
 
 
 def _show(known: argparse.Namespace) -> int:
     baseline = load(known.file)
-    shown = {name: record for name, record in sorted(baseline.cases.items()) if known.text in name}
-    if not shown:
-        raise exits.RefusedError(f"no case with {known.text!r} in its id among {len(baseline.cases)}")
-    rows = [_record_row(name, key, baseline) for name, record in shown.items() for key in sorted(record.keys)]
-    epochs = {name: [_epoch_row(epoch) for epoch in record.epochs] for name, record in shown.items()}
-    held = {"problem": baseline.problem, "device": baseline.device_model}
-    lines = [*_record_table(rows), *_epoch_lines(epochs)]
-    exits.show_as_asked(known, {**held, "measurements": rows, "epochs": epochs}, lines)
-    return exits.FINE
+    held = run_of(baseline, known.file.name)
+    run = dataclasses.replace(held.only(known.text), heading=held.heading)
+    if not run.results:
+        raise exits.RefusedError(f"no case with {known.text!r} in its id in {known.file}")
+    status = tell([run], known)
+    epochs = [line for of in run.results for line in _epoch_lines(baseline.of(of.case.id))]
+    if epochs:
+        exits.show(["", *epochs])
+    return status
 
 
-def _record_row(case_id: str, key: str, baseline: Baseline) -> JsonDict:
-    now, first = (
-        [time.median_ns for time in times]
-        for times in (baseline.of(case_id).past(key), baseline.of(case_id).anchor(key))
-    )
-    return {
-        "case": case_id,
-        "key": key,
-        "sessions": len(now),
-        "median_ns": statistics.median(now),
-        "spread": statistics.stdev(map(math.log, now)) if len(now) > 1 else None,
-        "epochs": sum(key in epoch.keys for epoch in baseline.cases[case_id].epochs),
-        "anchor": statistics.median(now) / statistics.median(first) if first else None,
-    }
-
-
-def _epoch_row(epoch: Epoch) -> JsonDict:
-    return {
-        "opened": epoch.opened,
-        "reason": epoch.reason,
-        "sessions": len(epoch.sessions),
-        "problem_version": epoch.sessions[0].case.problem_version,
-        "measured": sorted(epoch.keys),
-    }
-
-
-def _record_table(rows: list[JsonDict]) -> list[str]:
-    names = [row["case"] for row in rows]
-    columns = [
-        Column("case", exits.without_repeats(names), narrowest=20),
-        Column("measured", tuple(row["key"] for row in rows)),
-        Column("sessions", tuple(str(row["sessions"]) for row in rows), numeric=True),
-        Column("median", tuple(units.time(row["median_ns"]) for row in rows), numeric=True),
-        Column("spread", tuple(units.share(row["spread"]) for row in rows), numeric=True),
-        Column("epochs", tuple(str(row["epochs"]) for row in rows), numeric=True),
-        Column("since the first", tuple(units.change(row["anchor"]) for row in rows), numeric=True),
-    ]
-    return table(columns, exits.width())[0]
-
-
-def _epoch_lines(epochs: dict[str, list[JsonDict]]) -> list[str]:
-    lines = []
-    for name, listed in epochs.items():
-        if len(listed) < 2 and not any(epoch["reason"] for epoch in listed):
-            continue
-        lines += ["", name]
-        for epoch in listed:
-            count = units.counted(epoch["sessions"], "session")
-            text = f"  {epoch['opened'][:10]}, {count}, problem version {epoch['problem_version']}"
-            lines.append(text + (f": {epoch['reason']}" if epoch["reason"] else ""))
+def _epoch_lines(record: Record) -> list[str]:
+    """Returns `2026-11-20, 5 sessions, kernel/cupti/cold 1.11 µs: more exact` for each epoch."""
+    if len(record.epochs) < 2 and not any(epoch.reason for epoch in record.epochs):
+        return []
+    lines = [record.case]
+    for epoch in record.epochs:
+        words = [epoch.opened[:10], units.counted(len(epoch.sessions), "session")]
+        for key in sorted(epoch.keys):
+            medians = [time.summary.median_ns for of in epoch.sessions if (time := of.time(key))]
+            words.append(f"{key} {units.time(statistics.median(medians))}")
+        lines.append(f"  {', '.join(words)}" + (f": {epoch.reason}" if epoch.reason else ""))
     return lines
 
 
@@ -139,6 +98,7 @@ def _declare_prune(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     exits.add_write_in_ci(parser)
+    exits.add_json(parser)
     parser.set_defaults(run=_prune)
 
 
@@ -199,6 +159,7 @@ def _declare_merge(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--reason", metavar="TEXT", help="open an epoch, and keep in it why times changed")
     how.add_argument("--append", action="store_true", help="add sessions to the current epoch instead")
     exits.add_write_in_ci(parser)
+    exits.add_json(parser)
     parser.set_defaults(run=_merge, parser=parser)
 
 

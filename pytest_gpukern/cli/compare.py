@@ -1,36 +1,37 @@
-"""Runs `gpukern compare A B`: judges the times of a run or baseline by those of another, as the gate does."""
+"""Runs `gpukern compare A B`: judges the times of a run or baseline by those of another, as the gate does.
+
+What it tells is the report of B, with verdicts by the sessions of A.
+"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import math
-import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_gpukern.baseline.codec import load
+from msgspec import structs
+
 from pytest_gpukern.baseline.merge import unselected
-from pytest_gpukern.baseline.record import Baseline, choice_of
+from pytest_gpukern.baseline.record import choice_of
 from pytest_gpukern.cli import exits
-from pytest_gpukern.cli.report import report_files
+from pytest_gpukern.cli.report import declare_forms, runs_of, tell
 from pytest_gpukern.findings.explain import other_machine
+from pytest_gpukern.findings.findings import failures
 from pytest_gpukern.gate.change import FRESH_SESSIONS
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
-from pytest_gpukern.gate.judge import Basis, confirm, fails, judge
-from pytest_gpukern.gate.spread import shared_spread, spread_key
+from pytest_gpukern.gate.judge import Basis, confirm, judge
+from pytest_gpukern.gate.spread import SharedSpread, shared_spread, spread_key
 from pytest_gpukern.report import units
-from pytest_gpukern.report.layout import Column, table
-from pytest_gpukern.report.recorded import is_baseline
-from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.report.run import Failure, RunResults
 from pytest_gpukern.values.failure_table import BY_DEFAULT
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.options import DEFAULT_THRESHOLD, SettingsError, parse_names, parse_threshold
-from pytest_gpukern.values.result import Correctness, JsonDict, Measurement, Result, Summary, Verdict, plain
-from pytest_gpukern.values.verdict_table import Tone, VerdictKind
+from pytest_gpukern.values.result import Correctness, Measurement, Result, SessionRole, Summary, Verdict
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 _KINDS = (*(kind.row.fail_on for kind in VerdictKind if kind.row.fail_on and kind.row.told), "host")
 """Kinds of `--gpukern-fail-on` that are about a verdict which a comparison may come to."""
@@ -38,14 +39,15 @@ _KINDS = (*(kind.row.fail_on for kind in VerdictKind if kind.row.fail_on and kin
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Judges the times of B by those of A, case by case, as the gate does. Prints ratios and their 90 % "
-        "intervals, and first how the machines differ. A and B are files that --gpukern-report wrote, "
-        "baseline files, or folders of baseline files. A time is the geometric mean over sessions. Exit "
-        "status 1 means that the gate would fail a test of B: it is INCORRECT or INVALID, or two "
-        "sessions of B confirm that it is SLOWER than three sessions of A. " + exits.STATUSES
+        "Judges the times of B by those of A, case by case, as the gate does. Tells of B as gpukern report "
+        "does, and first how the machines differ. A and B are files that --gpukern-report wrote, baseline "
+        "files, or folders of baseline files. Exit status 1 means that the gate would fail a test of B: it "
+        "is INCORRECT or INVALID, or two sessions of B confirm that it is SLOWER than three sessions of A. "
+        + exits.STATUSES
     )
     parser.add_argument("a", type=Path, metavar="A", help="the times to compare with")
     parser.add_argument("b", type=Path, metavar="B", help="the times that are judged")
+    declare_forms(parser)
     parser.add_argument(
         "--threshold",
         default=str(DEFAULT_THRESHOLD),
@@ -57,7 +59,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="{" + ",".join(_KINDS) + "}",
         help="added to slower, as of --gpukern-fail-on; with host, times of host variants count, too",
     )
-    exits.add_json(parser)
     parser.set_defaults(run=_run, parser=parser)
 
 
@@ -67,99 +68,34 @@ def _run(known: argparse.Namespace) -> int:
         fail_on = {*BY_DEFAULT, *parse_names(known.fail_on, f"--fail-on={known.fail_on}", _KINDS)}
     except SettingsError as error:
         known.parser.error(str(error))
-    a, b = _read_side(known.a), _read_side(known.b)
-    rows = _compared(a, b, threshold, fail_on)
-    exits.show_as_asked(known, _json(a, b, rows), _lines(a, b, rows))
-    bad = b.incorrect or any(row.fails for row in rows)
-    return exits.BAD if bad else exits.FINE
+    a = _Past.of(runs_of([known.a]))
+    runs = runs_of([known.b], known.output, known.text)
+    *others, last = (_compared(run, a, f"A, {known.a}", threshold, fail_on) for run in runs)
+    compared = [*others, dataclasses.replace(last, closing=_only_in_a(a, runs, known.text or ""))]
+    tell(compared, known)
+    return exits.BAD if any(run.failures for run in compared) else exits.FINE
 
 
-# --- reading a side -------------------------------------------------------------------------------
+# --- what both sides measured ---------------------------------------------------------------------
 
 
-class SessionMeasurement(NamedTuple):
-    """Holds one session's measurement of a case, as a new one and as the gate takes it from a record."""
+def _tests(run: RunResults) -> Iterator[tuple[str, list[Result]]]:
+    """Yields the name of each test, and its sessions that stand for the time.
 
-    measurement: Measurement
-    time: SessionTime
-    on_gpu: bool
-
-
-@dataclass
-class Side:
-    """Holds what one argument of `gpukern compare` names.
-
-    Attributes:
-        times: case → `scope/timer/cache` → sessions.
-        fingerprints: of its sessions, each once.
-        incorrect: case → what was wrong with its outputs.
+    The name is the id of the case; where tests of two modules have one id, it is pytest's.
     """
-
-    times: dict[str, dict[str, list[SessionMeasurement]]] = field(default_factory=dict)
-    fingerprints: list[Fingerprint] = field(default_factory=list)
-    incorrect: dict[str, str] = field(default_factory=dict)
-
-    def add(self, case: str, timed: SessionMeasurement) -> None:
-        self.times.setdefault(case, {}).setdefault(timed.measurement.key, []).append(timed)
-
-    def knows(self, *fingerprints: Fingerprint) -> None:
-        self.fingerprints += [known for known in fingerprints if known not in self.fingerprints]
+    tests = Counter(case_id for case_id, _ in {(result.case.id, result.test) for result in run.results})
+    for result in run.results:
+        name = result.case.id if tests[result.case.id] == 1 else result.test
+        yield name, [_finite(session) for session in unselected(result, run.sessions_of(result))]
 
 
-def _read_side(path: Path) -> Side:
-    """Reads a run file, a baseline file, or all baseline files of a folder; raises FileError."""
-    side = Side()
-    for file in report_files(path):
-        if path.is_dir() or is_baseline(file):
-            _add_baseline(side, load(file))
-            continue
-        run = read_run(file)
-        tests = Counter(case_id for case_id, _ in {(result.case.id, result.test) for result in run.results})
-        for result in run.results:  # tests of two modules may have one id
-            name = result.case.id if tests[result.case.id] == 1 else result.test
-            if result.correctness is Correctness.INCORRECT:
-                side.incorrect[name] = result.diagnosis or "wrong outputs"
-            for session in unselected(result, run.sessions_of(result)):
-                _add_session(side, name, session)
-    return side
+def _finite(result: Result) -> Result:
+    """Returns a result to compute with: a time is marked invalid where the file has no finite number."""
+    return dataclasses.replace(result, measurements=tuple(map(_finite_time, result.measurements)))
 
 
-def _add_session(side: Side, name: str, result: Result) -> None:
-    case, fingerprint = result.case, result.fingerprint
-    side.knows(fingerprint)
-    model = fingerprint.model_key(on_gpu=case.on_gpu) or "unknown"
-    conditions = Conditions.of(case, device_model=model, simulated=result.simulated)
-    choice = choice_of(result)
-    for measurement in map(_finite, result.measurements):
-        summary = measurement.summary
-        time = SessionTime(
-            summary.n,
-            summary.median_ns,
-            summary.low_ns,
-            summary.high_ns,
-            key=measurement.key,
-            conditions=conditions,
-            device=fingerprint.device_uuid if case.on_gpu else None,
-            choice=choice,
-        )
-        side.add(name, SessionMeasurement(measurement, time, case.on_gpu))
-
-
-def _add_baseline(side: Side, baseline: Baseline) -> None:
-    """Adds the sessions of each case's current epochs; their samples are the quantiles."""
-    for case_id, record in baseline.cases.items():
-        side.knows(*(session.fingerprint for session in record.sessions))
-        for key in sorted(record.keys):
-            measured = {session.session: session.time(key) for session in record.sessions}
-            for time in record.comparable(key):
-                on_gpu = time.fingerprint.device_model_key == baseline.device_model
-                if (timed := measured[time.session]) is not None:
-                    timed = dataclasses.replace(timed, samples_ns=timed.quantiles_ns or ())
-                    side.add(case_id, SessionMeasurement(timed, time, on_gpu))
-
-
-def _finite(measurement: Measurement) -> Measurement:
-    """Returns a measurement to compute with, marked invalid where the file has no finite number."""
+def _finite_time(measurement: Measurement) -> Measurement:
     summary = measurement.summary
     numbers = (summary.median_ns, summary.low_ns, summary.high_ns, measurement.jitter_ns)
     finite = all(number is not None and math.isfinite(number) for number in numbers)
@@ -173,83 +109,117 @@ def _finite(measurement: Measurement) -> Measurement:
     )
 
 
+class _Past(NamedTuple):
+    """Holds the valid times of A.
+
+    Attributes:
+        times: name of a test and `scope/timer/cache` → a time a session.
+        spreads: device model → what its cases share, as of `shared_spread`.
+        fingerprints: of its sessions, each once.
+    """
+
+    times: Mapping[tuple[str, str], Sequence[SessionTime]]
+    spreads: Mapping[str, Mapping[str, SharedSpread]]
+    fingerprints: Sequence[Fingerprint]
+
+    @classmethod
+    def of(cls, runs: Iterable[RunResults]) -> _Past:
+        times: dict[tuple[str, str], list[SessionTime]] = {}
+        fingerprints: list[Fingerprint] = []
+        measured = [(run, name, of) for run in runs for name, sessions in _tests(run) for of in sessions]
+        for run, name, session in measured:
+            fingerprints += [session.fingerprint] if session.fingerprint not in fingerprints else []
+            for time in session.measurements:
+                if time.invalid is None:
+                    times.setdefault((name, time.key), []).append(_recorded(run, session, time))
+        by_model: dict[str, list[list[SessionTime]]] = {}
+        for known in times.values():
+            for model in dict.fromkeys(time.conditions.device_model for time in known):
+                by_model.setdefault(model, []).append(_of_model(known, model))
+        return cls(times, {model: shared_spread(of) for model, of in by_model.items()}, fingerprints)
+
+
+def _of_model(times: Iterable[SessionTime], model: str) -> list[SessionTime]:
+    return [time for time in times if time.conditions.device_model == model]
+
+
+def _recorded(run: RunResults, session: Result, measurement: Measurement) -> SessionTime:
+    """Returns a time as the gate takes it from a record; of a baseline, it may have opened its epoch."""
+    record = run.history.get(session.nodeid)
+    known = record.times(measurement.key) if record else ()
+    opening = any(time.opening for time in known if time.session == session.session)
+    time = SessionTime.of(session, measurement, device_model=_model(session), opening=opening)
+    return structs.replace(time, choice=choice_of(session))
+
+
+def _model(result: Result) -> str:
+    return result.fingerprint.model_key(on_gpu=result.case.on_gpu) or "unknown"
+
+
+def _conditions(result: Result) -> Conditions:
+    return Conditions.of(result.case, device_model=_model(result), simulated=result.simulated)
+
+
+def _device(result: Result) -> str | None:
+    return result.fingerprint.device_uuid if result.case.on_gpu else None
+
+
 # --- judging B by A -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ComparedTime:
-    """Holds one measurement of a case on both sides.
+def _compared(
+    run: RunResults, a: _Past, named: str, threshold: float, fail_on: Collection[str]
+) -> RunResults:
+    """Returns a run of B with verdicts by A and what fails by these, without what it was compared with."""
+    results: list[Result] = []
+    sessions, failed = dict[str, Sequence[Result]](), dict[str, Failure]()
+    for name, measured in _tests(run):
+        first, *others = measured
+        verdicts = {
+            time.key: _verdict(measured, time.key, a, name, threshold, fail_on) for time in first.measurements
+        }
+        result = dataclasses.replace(first, verdicts=verdicts, findings=(), role=SessionRole.MEASURED)
+        results.append(result)
+        sessions[result.nodeid] = [
+            dataclasses.replace(other, role=SessionRole.FURTHER, verdicts={}) for other in others
+        ]
+        if result.correctness is Correctness.INCORRECT:
+            failed[result.nodeid] = Failure(result.diagnosis or "wrong outputs")
+        elif reasons := failures(result, fail_on):
+            failed[result.nodeid] = Failure(str(reasons[0]), tuple(reasons))
+    return RunResults(
+        results,
+        sessions,
+        failures=failed,
+        compared_with=named,
+        heading=_differences(results, a) or ["measured with the same device, driver and libraries"],
+        created=run.created,
+        version=run.version,
+        name=run.name,
+    )
 
-    Attributes:
-        key: `scope/timer/cache`.
-        model: key of the device model that B's sessions are of.
-        a: sessions of A that B's were judged by.
-        fails: whether the gate would fail B's test.
+
+def _verdict(
+    sessions: Sequence[Result], key: str, a: _Past, name: str, threshold: float, fail_on: Collection[str]
+) -> Verdict:
+    """Returns the gate's verdict on B's sessions of a test: chosen for no time, they may confirm it.
+
+    They are judged by times of their device model, where A has any. By those of another, the verdict says
+    what differs.
     """
-
-    case: str
-    key: str
-    model: str
-    a: Sequence[SessionTime]
-    b: Sequence[SessionTime]
-    verdict: Verdict
-    fails: bool
-
-
-def _mean_ns(sessions: Sequence[SessionTime]) -> float:
-    """Returns the geometric mean, which is what the gate compares; NaN where a session has no time."""
-    return statistics.geometric_mean(session.median_ns for session in sessions)
-
-
-def _compared(a: Side, b: Side, threshold: float, fail_on: Collection[str]) -> list[ComparedTime]:
-    """Compares what both sides measured, in order of B.
-
-    A side may hold times of several device models, as a folder of baselines does: each is judged by those of
-    the same model, where A has any.
-    """
-    by_model: dict[str, list[tuple[SessionTime, ...]]] = {}
-    for times in (times for keys in a.times.values() for times in keys.values()):
-        for group in _alike(times):
-            model = group[0].time.conditions.device_model
-            by_model.setdefault(model, []).append(tuple(timed.time for timed in group))
-    spreads = {model: shared_spread(groups) for model, groups in by_model.items()}
-    rows = []
-    for case, keys in b.times.items():
-        for key, times in keys.items():
-            valid = [timed for timed in a.times.get(case, {}).get(key, ()) if not timed.measurement.invalid]
-            for fresh in _alike(times) if valid else ():
-                first, sessions = fresh[0], [timed.time for timed in fresh]
-                model, devices = first.time.conditions.device_model, {time.device for time in sessions}
-                # Those of another model do as well: the verdict then says what differs.
-                recorded = [timed for timed in valid if timed.time.conditions.device_model == model] or valid
-                basis = Basis(
-                    [timed.time for timed in recorded],
-                    first.time.conditions,
-                    threshold,
-                    device=devices.pop() if len(devices) == 1 else None,  # several are none of the recorded
-                    shared=spreads.get(model, {}).get(spread_key(key)),
-                    choice=first.time.choice,
-                    fails_with="" if first.on_gpu or "host" in fail_on else "--fail-on",
-                )
-                verdict = _judged([timed.measurement for timed in fresh], basis)
-                bad = fails(verdict, fail_on, on_gpu=first.on_gpu)
-                rows.append(ComparedTime(case, key, model, basis.reference, sessions, verdict, bad))
-    return rows
-
-
-def _alike(times: Iterable[SessionMeasurement]) -> list[list[SessionMeasurement]]:
-    groups: list[list[SessionMeasurement]] = []
-    for timed in times:
-        group = next((group for group in groups if group[0].time.conditions == timed.time.conditions), None)
-        if group is None:
-            groups.append([timed])
-        else:
-            group.append(timed)
-    return groups
-
-
-def _judged(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
-    """Returns the gate's verdict on B's sessions: chosen for no time, they may confirm it."""
+    first, recorded = sessions[0], a.times.get((name, key), ())
+    conditions, devices = _conditions(first), {_device(session) for session in sessions}
+    model, on_gpu = conditions.device_model, first.case.on_gpu
+    fresh = [time for session in sessions for time in session.measurements if time.key == key]
+    basis = Basis(
+        _of_model(recorded, model) or recorded,
+        conditions,
+        threshold,
+        device=devices.pop() if len(devices) == 1 else None,  # several are none of the recorded
+        shared=a.spreads.get(model, {}).get(spread_key(key)),
+        choice=choice_of(first),
+        fails_with="" if on_gpu or "host" in fail_on else "--fail-on",
+    )
     verdict = judge(fresh, basis)
     if not verdict.suspected:
         return verdict
@@ -259,100 +229,25 @@ def _judged(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
     return dataclasses.replace(verdict, reason=reason, gates=False, suspected=False)
 
 
-# --- telling it -----------------------------------------------------------------------------------
-
-
-def _differences(a: Side, b: Side) -> list[str]:
+def _differences(results: Iterable[Result], a: _Past) -> list[str]:
     """Says in which device, host and libraries sessions of B differ from all of A."""
     differences = [
         str(difference)
-        for now in b.fingerprints
+        for result in results
         for host in (False, True)
-        for difference in other_machine(now, a.fingerprints, host=host)
+        for difference in other_machine(result.fingerprint, a.fingerprints, host=host)
     ]
     return list(dict.fromkeys(differences))
 
 
-def _only(one: Side, other: Side) -> list[str]:
-    """Names what only one side measured: cases, or measurements of a case that both have."""
-    names = []
-    for case, keys in one.times.items():
-        if case not in other.times:
-            names.append(case)
-        else:
-            names += [f"{case} ({key})" for key in keys if key not in other.times[case]]
-    return names
-
-
-def _lines(a: Side, b: Side, rows: list[ComparedTime]) -> list[str]:
-    lines = _differences(a, b) or ["measured with the same device, driver and libraries"]
-    if rows:
-        lines += ["", *_table(rows)]
-    lines += [""]
-    lines += [f"INCORRECT in B: {case}: {' '.join(text.split())}" for case, text in b.incorrect.items()]
-    lines += [
-        f"{row.verdict.kind}: {row.case} ({row.key}): {row.verdict.reason}"
-        for row in rows
-        if row.fails or (row.verdict.kind.row.told and row.verdict.kind.row.tone in (Tone.BAD, Tone.PLAIN))
-    ]
-    for words, ids in (("only in B", _only(b, a)), ("only in A", _only(a, b))):
-        if ids:
-            lines.append(f"{words}: {units.named(ids)}")
-    return [*lines, _total(rows, b)]
-
-
-def _total(rows: list[ComparedTime], b: Side) -> str:
-    counts = {kind: sum(row.verdict.kind is kind for row in rows) for kind in VerdictKind}
-    texts = [f"{count} {kind.value.lower()}" for kind, count in counts.items() if count]
-    texts += [f"{len(b.incorrect)} incorrect"] if b.incorrect else []
-    if not texts:
-        return "nothing to compare: no case is in both"
-    return f"{units.counted(len(rows), 'measurement')} compared: {', '.join(texts)}"
-
-
-def _table(rows: list[ComparedTime]) -> list[str]:
-    """Returns a row a time below the name of its case, which stays whole: short ones may be alike."""
-    verdicts = [row.verdict for row in rows]
-    several_models = len({(row.case, row.key) for row in rows}) < len(rows)
-    columns = [
-        Column("measured", tuple(row.key for row in rows)),
-        *([Column("device", tuple(row.model for row in rows))] if several_models else []),
-        Column("A", tuple(units.time(_mean_ns(row.a)) for row in rows), numeric=True),
-        Column("B", tuple(units.time(_mean_ns(row.b)) for row in rows), numeric=True),
-        Column("sessions", tuple(f"{len(row.a)}, {len(row.b)}" for row in rows), dispensable=1),
-        Column("change", tuple(units.change(verdict.ratio) for verdict in verdicts), numeric=True),
-        Column("90 % interval", tuple(units.change_range(v.ratio_low, v.ratio_high) for v in verdicts)),
-        Column("verdict", tuple(verdict.kind.value for verdict in verdicts)),
-    ]
-    (titles, *texts), _ = table(columns, exits.width(), indent="  ")
-    lines = [titles]
-    for case, text in zip(exits.without_repeats([row.case for row in rows]), texts, strict=True):
-        lines += [*([case] if case else []), text]
-    return lines
-
-
-def _json(a: Side, b: Side, rows: list[ComparedTime]) -> JsonDict:
-    return {
-        "differences": _differences(a, b),
-        "measurements": [
-            {
-                "case": row.case,
-                "key": row.key,
-                "device_model": row.model,
-                "a_ns": plain(_mean_ns(row.a)),
-                "b_ns": plain(_mean_ns(row.b)),
-                "a_sessions": len(row.a),
-                "b_sessions": len(row.b),
-                "ratio": plain(row.verdict.ratio),
-                "ratio_low": plain(row.verdict.ratio_low),
-                "ratio_high": plain(row.verdict.ratio_high),
-                "verdict": row.verdict.kind.value,
-                "fails": row.fails,
-                "reason": row.verdict.reason,
-            }
-            for row in rows
-        ],
-        "incorrect": b.incorrect,
-        "only_in_a": _only(a, b),
-        "only_in_b": _only(b, a),
-    }
+def _only_in_a(a: _Past, runs: Iterable[RunResults], text: str) -> list[str]:
+    """Names what B did not measure: cases, or measurements of a case that both have."""
+    tests = [test for run in runs for test in _tests(run)]
+    keys = {(name, time.key) for name, (first, *_) in tests for time in first.measurements}
+    names = {name for name, _ in tests}
+    gone = dict.fromkeys(
+        f"{name} ({key})" if name in names else name
+        for name, key in a.times
+        if (name, key) not in keys and text in name
+    )
+    return [f"only in A: {units.named(gone)}"] if gone else []

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from pytest_gpukern.values.settings import in_ci
 from pytest_gpukern.values.untrusted_json import printable
@@ -57,11 +57,6 @@ def refuse_in_ci(known: argparse.Namespace) -> None:
     if in_ci() and not known.write_in_ci:
         why = "CI is set in the environment, and CI may not write baselines; add --write-in-ci to allow it"
         raise RefusedError(why)
-
-
-def without_repeats(texts: Sequence[str]) -> tuple[str, ...]:
-    """Returns the cells of a column, with empty ones for those that repeat the cell above."""
-    return tuple("" if i and texts[i - 1] == text else text for i, text in enumerate(texts))
 
 
 def show(lines: Iterable[str]) -> None:

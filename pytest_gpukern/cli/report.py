@@ -35,6 +35,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", metavar="RUN|BASELINE", type=Path, nargs="+", help="each may be packed by gzip"
     )
+    declare_forms(parser)
+    parser.set_defaults(run=_run)
+
+
+def declare_forms(parser: argparse.ArgumentParser) -> None:
+    """Declares what `runs_of` and `tell` read."""
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="write this file; its suffix says the form"
     )
@@ -44,25 +50,45 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="only cases whose id holds this text; the terminal tells all of them, with what the device did",
     )
-    parser.set_defaults(run=_run)
 
 
 def _run(known: argparse.Namespace) -> int:
-    files = [file for path in known.files for file in report_files(path)]
-    _refuse_impossible(known.output, files)
+    runs = runs_of(known.files, known.output, known.text)
+    status = tell(runs, known)
+    several = len(runs) > 1 or any(is_baseline(file) for path in known.files for file in report_files(path))
+    if known.output is None and several and (lines := _trend_lines(trends(runs))):
+        exits.show(["", *lines])
+    return status
+
+
+def runs_of(paths: Sequence[Path], output: Path | None = None, text: str | None = None) -> list[RunResults]:
+    """Reads run files, baseline files and folders of these, of which `output` is to tell.
+
+    With a `text`, they hold only cases with it in their id.
+
+    Raises:
+        FileError: a file cannot be read.
+        RefusedError: such a file cannot be made of these, or no case has the text.
+    """
+    files = [file for path in paths for file in report_files(path)]
+    _refuse_impossible(output, files)
     runs = [read(file) for file in files]
-    named = ", ".join(map(str, known.files))
-    if known.text:
-        runs = [run for run in (run.only(known.text) for run in runs) if run.results]
-        if not runs:
-            raise exits.RefusedError(f"no case with {known.text!r} in its id in {named}")
+    if not text:
+        return runs
+    runs = [run for run in (run.only(text) for run in runs) if run.results]
+    if not runs:
+        raise exits.RefusedError(f"no case with {text!r} in its id in {', '.join(map(str, paths))}")
+    return runs
+
+
+def tell(runs: Sequence[RunResults], known: argparse.Namespace) -> int:
+    """Tells of runs on the terminal, or in the file that the command line names; returns the status."""
     if known.output is None:
-        several = len(runs) > 1 or any(map(is_baseline, files))
-        return _show(runs, known, _trend_lines(trends(runs)) if several else [])
+        return _show(runs, known.text)
     try:
         content = file_content(known.output, runs)
     except EmptyReportError as nothing:
-        raise exits.RefusedError(f"{named}: {nothing}") from nothing
+        raise exits.RefusedError(f"{', '.join(run.name for run in runs)}: {nothing}") from nothing
     write_named(known.output, content, "-o")
     return exits.FINE
 
@@ -102,19 +128,17 @@ def _refuse_impossible(output: Path | None, files: Sequence[Path]) -> None:
         raise exits.RefusedError(problem, exits.USAGE)
 
 
-def _show(runs: Sequence[RunResults], known: argparse.Namespace, trends: Sequence[str]) -> int:
+def _show(runs: Sequence[RunResults], text: str | None) -> int:
     several, status = len(runs) > 1, exits.BAD
     for run in runs:
-        lines = render(run, width=exits.width(), verbose=known.text is not None, details=_DETAILS)
-        if known.text is not None:
+        lines = render(run, width=exits.width(), verbose=text is not None, details=_DETAILS)
+        if text is not None:
             lines += gpu_trace(run.results, exits.width(exits.UNLIMITED))
         if not lines:
             exits.complain("report", f"{run.name} holds no results")
             continue
         exits.show([*([run.name, ""] if several else []), *(line.text for line in lines)])
         status = exits.FINE
-    if trends:
-        exits.show(["", *trends])
     return status
 
 

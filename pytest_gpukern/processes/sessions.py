@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -224,6 +225,14 @@ class ChildSessions:
         ran.problem = lost if left else ran.what_is_missing(nodeids, process.said)
 
 
+class Ending(NamedTuple):
+    """Says how a test ended: `passed`, `failed`, `skipped` or `xfailed`, why in words, and what it found."""
+
+    outcome: str
+    text: str
+    result: Result | None
+
+
 @dataclass
 class ChildRun:
     """Holds what a child session found, in all the processes that it took.
@@ -275,6 +284,15 @@ class ChildRun:
                 self.results[nodeid] = Result.from_json(carried["result"])
         if carried.get("observed") is not None and nodeid in self.results:
             self.results[nodeid] = built(carried["observed"], ObservedTest).added_to(self.results[nodeid])
+
+    def ending(self, nodeid: str) -> Ending | None:
+        """Returns how a test ended; one whose turn did not come in a session that ended early has failed."""
+        if nodeid in self.outcomes:
+            outcome, text = self.outcomes[nodeid]
+            return Ending(outcome, text.removeprefix("Failed: "), self.results.get(nodeid))
+        return (
+            Ending("failed", f"its session ended early: {self.problem}", None) if self.ended_early else None
+        )
 
     def end_with(self, process: Process, gone: Gone) -> None:
         during = f" while running {self.during}" if self.during else ""

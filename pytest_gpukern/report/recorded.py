@@ -27,7 +27,7 @@ def read(path: Path) -> RunResults:
     Raises:
         FileError: the file is missing, empty, damaged, neither of these or from a newer release.
     """
-    return _run_of(load(path), path.name) if is_baseline(path) else read_run(path)
+    return run_of(load(path), path.name) if is_baseline(path) else read_run(path)
 
 
 class _Named(msgspec.Struct):
@@ -45,7 +45,7 @@ def is_baseline(path: Path) -> bool:
     return named.device_model is not msgspec.UNSET
 
 
-def _run_of(baseline: Baseline, name: str) -> RunResults:
+def run_of(baseline: Baseline, name: str) -> RunResults:
     """Returns the current epoch of each case as a run, whose result is the newest session.
 
     The others are its further sessions.

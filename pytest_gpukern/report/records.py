@@ -136,8 +136,13 @@ def _update(report: RunReport, results: Sequence[Result]) -> list[str]:
 
 
 def repeat(run: RunResults, tests: Sequence[str], results: Sequence[Result | None]) -> str:
-    """Returns the command that runs tests again as they ran; of many, those that failed last."""
+    """Returns the command that runs tests again as they ran; of many, those that failed last.
+
+    A baseline names cases, and no tests to run.
+    """
     known = [result for result in results if result is not None]
+    if any(result.test == result.case.id for result in known):
+        return ""
     simulated = any(result.simulated for result in known)
     seeds = {result.seed for result in known if result.seed is not None}
     which = [*tests] if len(tests) <= SHOWN else ["--lf"]

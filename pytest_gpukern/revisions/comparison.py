@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from pytest_gpukern.gate.change import FRESH_PAIRS, MOST_FRESH_PAIRS
+from pytest_gpukern.gate.spread import SharedSpread
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.process import Process
+from pytest_gpukern.report.records import some_of
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import AgainstError, Revisions, resolve, set_up, worktree
 from pytest_gpukern.revisions.sides import Ahead, Sides, Turns
@@ -148,12 +150,16 @@ class Against:
             self._folder,
             {nodeid: marker_of(item).threshold or settings.threshold for nodeid, item in items.items()},
         )
-        does_the_same = None if self._revisions.identical else judging.does_the_same
-        turns.take(list(items), settings.sessions, then=_BOTH, does_the_same=does_the_same)
+        once = not self._revisions.identical
+        turns.take(list(items), settings.sessions, then=_BOTH, once_if_same=once)
         first = len(turns.base)
         cases = turns.cases(items)
-        conclusions = judging.conclusions(cases, hosts="host" in settings.fail_on)
-        self._confirm(turns, cases, conclusions)
+        spreads, hosts = judging.shared_spreads(cases.values()), "host" in settings.fail_on
+        conclusions = {
+            nodeid: judging.conclude(case, turns.thresholds[nodeid], spreads, hosts=hosts)
+            for nodeid, case in cases.items()
+        }
+        self._confirm(turns, spreads, conclusions)
         slower = [nodeid for nodeid, conclusion in conclusions.items() if conclusion.confirmed]
         if slower and settings.run_file is not None:
             self._once_more(turns, slower, conclusions)
@@ -170,11 +176,11 @@ class Against:
     def _confirm(
         self,
         turns: Turns,
-        cases: Mapping[str, judging.CaseRuns],
+        spreads: Mapping[str, SharedSpread],
         conclusions: dict[str, judging.Conclusion],
     ) -> None:
         """Runs fresh sessions of what is suspected to be slower, until these decide; notes what they say."""
-        first, spreads = len(turns.base), judging.shared_spreads(cases.values())
+        first = len(turns.base)
         most = max(MOST_FRESH_PAIRS, stash.settings_of(self._config).sessions)
         still = ""
         while suspects := [nodeid for nodeid, conclusion in conclusions.items() if conclusion.suspected]:
@@ -183,7 +189,7 @@ class Against:
             turns.take(suspects, FRESH_PAIRS, why, then=(False,) if last else _BOTH)
             for nodeid, again in turns.cases(suspects, since=first).items():
                 conclusions[nodeid] = judging.confirm(
-                    conclusions[nodeid], cases[nodeid], again, spreads, last=last
+                    conclusions[nodeid], again, turns.thresholds[nodeid], spreads, last=last
                 )
             still = "still "
 
@@ -196,8 +202,9 @@ class Against:
             turns.take_one(slower, what, on_base=False)
         except AgainstError as error:  # everything is decided: the file has one session fewer
             self._say(str(error))
-        for nodeid, case in turns.cases(slower, since=before).items():
-            sessions = (*conclusions[nodeid].sessions, *case.sessions(SessionRole.FURTHER))
+        for nodeid, (_, head) in turns.cases(slower, since=before).items():
+            more = judging.valid_sessions(head, SessionRole.FURTHER)
+            sessions = (*conclusions[nodeid].sessions, *more)
             conclusions[nodeid] = dataclasses.replace(conclusions[nodeid], sessions=sessions)
 
     def _say(self, line: str) -> None:
@@ -219,7 +226,6 @@ _BOTH = (True, False)
 """The sessions that may follow: of the base, then of the working tree."""
 _MOST_AHEAD = 2
 """Sessions that wait for their turn at a time: their imports take longer than a turn with few cases."""
-_NAMED = 3
 
 
 def heading(revisions: Revisions, sessions: int, code: Sequence[str]) -> list[str]:
@@ -231,22 +237,23 @@ def heading(revisions: Revisions, sessions: int, code: Sequence[str]) -> list[st
     return [*lines, "  times below are the working tree's; stored baselines are not used", ""]
 
 
-def closing(cases: Mapping[str, judging.CaseRuns], removed: Sequence[str], *, uncollected: bool) -> list[str]:
+def closing(cases: Mapping[str, judging.Both], removed: Sequence[str], *, uncollected: bool) -> list[str]:
     """Returns the lines below the tables: what was compared, and what the tests do not show.
 
     `removed` are tests that only the base has; with `uncollected`, it could not collect some of the others.
     """
-    known = {nodeid: case.same_code for nodeid, case in cases.items() if case.same_code is not None}
+    codes = {nodeid: judging.same_code(case) for nodeid, case in cases.items()}
+    known = {nodeid: same for nodeid, same in codes.items() if same is not None}
     changed = [nodeid for nodeid, same in known.items() if not same]
-    same_work = sum(case.same_work for case in cases.values())
-    new = [nodeid for nodeid, case in cases.items() if not any(case.base)]
+    same_work = sum(map(judging.measured_once, cases.values()))
+    new = [nodeid for nodeid, (base, _) in cases.items() if not any(base)]
     failed: dict[str, list[str]] = {}
-    for nodeid, case in cases.items():
-        if (text := judging.failure_on_base(case)) is not None:
+    for nodeid, (base, _) in cases.items():
+        if (text := judging.failure_on_base(base)) is not None:
             failed.setdefault(judging.first_line(text), []).append(nodeid)
     lines = []
     if known:
-        some = f" ({_some(changed)})" if changed else ""
+        some = f" ({some_of(changed)})" if changed else ""
         unknown = f", unknown in {len(cases) - len(known)}" if len(known) < len(cases) else ""
         equal = len(known) - len(changed)
         same = f"machine code: same in {equal} case{'' if equal == 1 else 's'}"
@@ -257,16 +264,11 @@ def closing(cases: Mapping[str, judging.CaseRuns], removed: Sequence[str], *, un
             "libraries on both sides, and times that agree"
         )
     for why, nodeids in failed.items():
-        lines.append(f"{len(nodeids)} failed on the base, so not compared: {_some(nodeids)}: {why}")
+        lines.append(f"{len(nodeids)} failed on the base, so not compared: {some_of(nodeids)}: {why}")
     if uncollected:
         lines.append("if the base has to be built first, give --gpukern-against-setup=CMD")
     if new:
-        lines.append(f"{len(new)} new, not in the base: {_some(new)}")
+        lines.append(f"{len(new)} new, not in the base: {some_of(new)}")
     if removed:
-        lines.append(f"{len(removed)} removed since the base: {_some(removed)}")
+        lines.append(f"{len(removed)} removed since the base: {some_of(removed)}")
     return lines
-
-
-def _some(nodeids: Sequence[str]) -> str:
-    shown = ", ".join(nodeids[:_NAMED])
-    return f"{shown}, …" if len(nodeids) > _NAMED else shown

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pytest_gpukern.gate import judge
 from pytest_gpukern.gate.change import Pair, log_ratios, percent
 from pytest_gpukern.gate.spread import SharedSpread, spread_key
+from pytest_gpukern.processes.sessions import Ending
 from pytest_gpukern.values.difference import NEW_CODE, SAME_CODE
 from pytest_gpukern.values.result import Correctness, Measurement, Result, SessionRole, Verdict
 from pytest_gpukern.values.verdict_table import VerdictKind
@@ -17,63 +18,54 @@ from pytest_gpukern.values.verdict_table import VerdictKind
 FEWEST_PAIRS = 2
 """Fewer pairs of sessions have no spread."""
 
-
-@dataclass(frozen=True)
-class SessionEnding:
-    """Holds how a test ended in one session: `passed`, `failed`, `skipped` or `xfailed`, why, and times."""
-
-    outcome: str
-    text: str
-    result: Result | None
+Side = Sequence[Ending | None]
+"""How a test ended in each session of the base, or of the working tree; None where it was not reported."""
+Both = tuple[Side, Side]
+"""The same of both sides: base and working tree."""
 
 
-@dataclass(frozen=True)
-class CaseRuns:
-    """Holds how one test ended in each session of both sides, in order; None where it was not reported.
+def measured_once(case: Both) -> bool:
+    """Returns whether both sides did the same, for only then we stop after one pair (`does_the_same`)."""
+    return all(len(side) == 1 for side in case)
 
-    With `same_work`, both sides did the same, so it was measured in one session each (see `does_the_same`).
-    `threshold` is the smallest change that counts, 0.02 for 2 %.
+
+def same_code(case: Both) -> bool | None:
+    """Says whether its kernels' machine code is the same on both sides; None where that is not known."""
+    base, head = map(_codes, case)
+    return None if base is None or head is None else base == head
+
+
+def valid_sessions(head: Side, role: SessionRole, *, but: Result | None = None) -> tuple[Result, ...]:
+    """Returns the working tree's results that passed and are valid, in a role."""
+    passed = _results(ending for ending in _reported(head) if ending.outcome == "passed")
+    return tuple(
+        dataclasses.replace(result, role=role) for result in passed if result is not but and result.valid
+    )
+
+
+def _shown(head: Side) -> Result | None:
+    """Returns what is reported: the working tree's wrong result, else its first valid one, or its first.
+
+    The first session checks in full, so its result says most.
     """
-
-    base: tuple[SessionEnding | None, ...]
-    head: tuple[SessionEnding | None, ...]
-    threshold: float
-    same_work: bool = False
-
-    @property
-    def shown(self) -> Result | None:
-        """Returns what is reported: the working tree's wrong result, else its first valid one, or its first.
-
-        The first session checks in full, so its result says most.
-        """
-        results = _results(self.head)
-        wrong = [result for result in results if result.correctness is Correctness.INCORRECT]
-        valid = [result for result in results if result.valid]
-        return next(iter((*wrong, *valid, *results)), None)
-
-    def sessions(self, role: SessionRole, *, but: Result | None = None) -> tuple[Result, ...]:
-        """Returns the working tree's results that passed and are valid, in a role."""
-        passed = _results(ending for ending in _reported(self.head) if ending.outcome == "passed")
-        return tuple(
-            dataclasses.replace(result, role=role) for result in passed if result is not but and result.valid
-        )
-
-    def pairs(self, key: str) -> list[Pair]:
-        """Returns the measurements of neighbouring sessions under a key, where both have one."""
-        both = zip(_measured(self.base, key), _measured(self.head, key), strict=True)
-        return [(base, head) for base, head in both if base is not None and head is not None]
-
-    def judged_keys(self) -> list[str]:
-        return [time.key for time in self.shown.measurements] if self.shown is not None else []
-
-    @property
-    def same_code(self) -> bool | None:
-        """Says whether its kernels' machine code is the same on both sides; None where that is not known."""
-        codes = [_codes(side) for side in (self.base, self.head)]
-        return None if None in codes else codes[0] == codes[1]
+    results = _results(head)
+    wrong = [result for result in results if result.correctness is Correctness.INCORRECT]
+    valid = [result for result in results if result.valid]
+    return next(iter((*wrong, *valid, *results)), None)
 
 
-def does_the_same(case: CaseRuns) -> bool:
+def _judged_keys(head: Side) -> list[str]:
+    shown = _shown(head)
+    return [time.key for time in shown.measurements] if shown is not None else []
+
+
+def _pairs(case: Both, key: str) -> list[Pair]:
+    """Returns the measurements of neighbouring sessions under a key, where both have one."""
+    both = zip(*(_measured(side, key) for side in case), strict=True)
+    return [(base, head) for base, head in both if base is not None and head is not None]
+
+
+def does_the_same(case: Both, threshold: float) -> bool:
     """Returns whether a test, by the first session of each side, has the device do the same in the same time.
 
     The same are machine code, launches, copies, inputs, device and libraries. Arguments that are no inputs,
@@ -82,14 +74,14 @@ def does_the_same(case: CaseRuns) -> bool:
     the same.
     """
     both = []
-    for side in (case.base, case.head):
+    for side in case:
         if not side or side[0] is None or side[0].outcome != "passed" or side[0].result is None:
             return False
         both.append(side[0].result)
     if not all(map(_is_known, both)) or _does(both[0]) != _does(both[1]):
         return False
     base, head = (result.measurements[0] for result in both)
-    return abs(log_ratios([(base, head)])[0]) < math.log1p(case.threshold) / 2
+    return abs(log_ratios([(base, head)])[0]) < math.log1p(threshold) / 2
 
 
 def _is_known(result: Result) -> bool:
@@ -115,8 +107,8 @@ def _does(result: Result) -> tuple[object, ...]:
     ]
     kernels = [kernel.executed for kernel in result.kernels]
     rates = (time.key, time.buffer_sets, time.traffic_bytes, time.flops)
-    point = (result.case.problem_version, result.case.measured_point, result.case.parameters, result.seed)
-    return (work, kernels, rates, point, result.inputs, result.fingerprint)
+    declared = (result.case.problem_version, result.case.point, result.case.parameters, result.seed)
+    return (work, kernels, rates, declared, result.inputs, result.fingerprint)
 
 
 @dataclass(frozen=True)
@@ -126,16 +118,18 @@ class Conclusion:
     Attributes:
         outcome: `passed`, `failed`, `skipped` or `xfailed`, before the gate looks at its verdicts.
         text: why, in words.
-        result: what is reported.
-        verdicts: `scope/timer/cache` → how the working tree compares with the base.
+        result: what is reported, with verdicts on how the working tree compares with the base.
         sessions: results of the working tree's other sessions, as `baseline.merge.unselected` takes them.
     """
 
     outcome: str
     text: str
     result: Result | None
-    verdicts: Mapping[str, Verdict]
     sessions: tuple[Result, ...] = ()
+
+    @property
+    def verdicts(self) -> Mapping[str, Verdict]:
+        return self.result.verdicts if self.result is not None else {}
 
     @property
     def suspected(self) -> bool:
@@ -148,72 +142,69 @@ class Conclusion:
         return again and VerdictKind.SLOWER in kinds
 
     @classmethod
-    def of(cls, case: CaseRuns, verdicts: Mapping[str, Verdict]) -> Conclusion:
+    def of(cls, head: Side, verdicts: Mapping[str, Verdict]) -> Conclusion:
         """Returns the conclusion from a test's verdicts; a test that fails in the working tree keeps none."""
-        failure = failure_of(case)
+        failure, shown, reported = _failure_of(head), _shown(head), _reported(head)
         if failure is not None:
-            return cls("failed", failure, case.shown, {})
-        reported = _reported(case.head)
+            return cls("failed", failure, dataclasses.replace(shown, verdicts={}) if shown else None)
         if not reported:
-            return cls("failed", "no session of the working tree reported this test", None, {})
-        last, shown = reported[-1], case.shown
-        return cls(last.outcome, last.text, shown, verdicts, case.sessions(SessionRole.FURTHER, but=shown))
+            return cls("failed", "no session of the working tree reported this test", None)
+        last, others = reported[-1], valid_sessions(head, SessionRole.FURTHER, but=shown)
+        judged = dataclasses.replace(shown, verdicts=dict(verdicts)) if shown else None
+        return cls(last.outcome, last.text, judged, others)
 
 
-def failure_of(case: CaseRuns) -> str | None:
+def _failure_of(head: Side) -> str | None:
     """Says why a test fails in the working tree, by the first session where it did, or returns None."""
     failed = [
         (number, ending.text)
-        for number, ending in enumerate(case.head, 1)
+        for number, ending in enumerate(head, 1)
         if ending is not None and ending.outcome == "failed"
     ]
     if not failed:
         return None
-    (number, text), every = failed[0], len(case.head)
+    (number, text), every = failed[0], len(head)
     some = f"failed in {len(failed)} of {every} sessions of the working tree, first in session {number}: "
     return text if len(failed) == every else some + text
 
 
-def failure_on_base(case: CaseRuns) -> str | None:
-    return next((ending.text for ending in _reported(case.base) if ending.outcome == "failed"), None)
+def failure_on_base(base: Side) -> str | None:
+    return next((ending.text for ending in _reported(base) if ending.outcome == "failed"), None)
 
 
-def shared_spreads(cases: Iterable[CaseRuns]) -> dict[str, SharedSpread]:
+def shared_spreads(cases: Iterable[Both]) -> dict[str, SharedSpread]:
     """Returns the spread of a run's paired ratios, for each `scope/timer`, from all its cases together."""
-    right = [case for case in cases if failure_of(case) is None and failure_on_base(case) is None]
+    right = [case for case in cases if _failure_of(case[1]) is None and failure_on_base(case[0]) is None]
     return judge.shared_spread_of_pairs(
-        _valid(case.pairs(key)) for case in right for key in case.judged_keys()
+        _valid(_pairs(case, key)) for case in right for key in _judged_keys(case[1])
     )
 
 
-def conclusions(cases: Mapping[str, CaseRuns], *, hosts: bool = False) -> dict[str, Conclusion]:
-    """Returns the conclusion on every test of a run, with suspicions that `confirm` decides.
+def conclude(
+    case: Both, threshold: float, spreads: Mapping[str, SharedSpread], *, hosts: bool = False
+) -> Conclusion:
+    """Returns the conclusion on a test, with suspicions that `confirm` decides.
 
-    With `hosts`, times of host variants can fail a test.
+    Args:
+        threshold: smallest change that counts, 0.02 for 2 %.
+        spreads: those of all cases of the run.
+        hosts: whether times of host variants can fail a test.
     """
-    spreads = shared_spreads(cases.values())
-    return {
-        nodeid: Conclusion.of(case, _verdicts(case, spreads, hosts=hosts)) for nodeid, case in cases.items()
-    }
-
-
-def _verdicts(case: CaseRuns, spreads: Mapping[str, SharedSpread], *, hosts: bool) -> dict[str, Verdict]:
-    """Returns a verdict for each scope of what is shown; none for what is not timed."""
-    verdicts = {}
-    for key in case.judged_keys():
-        if case.same_work:
-            verdict = _same_work(case.pairs(key), case.threshold)
+    shown, verdicts = _shown(case[1]), {}
+    for key in _judged_keys(case[1]):
+        if measured_once(case):
+            verdict = _same_work(_pairs(case, key), threshold)
         else:
-            verdict = _barred(case, key) or _judged(case, key, spreads)
-        fails = hosts or (case.shown is not None and case.shown.case.on_gpu)
+            verdict = _barred(case, key) or _judged(case, key, threshold, spreads)
+        fails = hosts or (shown is not None and shown.case.on_gpu)
         verdicts[key] = verdict if fails else judge.of_host(verdict)
-    return verdicts
+    return Conclusion.of(case[1], verdicts)
 
 
 def confirm(
     first: Conclusion,
-    case: CaseRuns,
-    again: CaseRuns,
+    again: Both,
+    threshold: float,
     spreads: Mapping[str, SharedSpread],
     *,
     last: bool = True,
@@ -222,8 +213,8 @@ def confirm(
 
     Args:
         first: the conclusion from the first sessions, or what is left of it after a look at fewer fresh ones.
-        case: the test in the first sessions.
         again: the test in all fresh sessions of both sides.
+        threshold: as of `conclude`.
         spreads: those of all cases of the run, since the suspects may be few.
         last: whether no more sessions are measured; else a suspicion may stay one.
     """
@@ -234,39 +225,40 @@ def confirm(
             verdicts[key] = (
                 judge.undecidable(suspicion, barred.reason)
                 if barred is not None
-                else _judged(again, key, spreads, suspicion, last=last)
+                else _judged(again, key, threshold, spreads, suspicion, last=last)
             )
-    conclusion = Conclusion.of(again, verdicts)
-    if conclusion.outcome == "failed":
-        return conclusion
-    conclusion = Conclusion.of(case, verdicts)
-    confirming = again.sessions(SessionRole.CONFIRMING)
-    return dataclasses.replace(conclusion, sessions=(*conclusion.sessions, *confirming))
+    fresh = Conclusion.of(again[1], verdicts)
+    if fresh.outcome == "failed" or first.result is None:
+        return fresh
+    further = (session for session in first.sessions if session.role is not SessionRole.CONFIRMING)
+    confirming = valid_sessions(again[1], SessionRole.CONFIRMING)
+    result = dataclasses.replace(first.result, verdicts=verdicts)
+    return dataclasses.replace(first, result=result, sessions=(*further, *confirming))
 
 
 def _judged(
-    case: CaseRuns,
+    case: Both,
     key: str,
+    threshold: float,
     spreads: Mapping[str, SharedSpread],
     suspicion: Verdict | None = None,
     *,
     last: bool = True,
 ) -> Verdict:
     """Returns the gate's verdict on valid pairs: a first one, or one that decides about a suspicion."""
-    all_pairs = case.pairs(key)
-    pairs = _valid(all_pairs)
-    shared, threshold = spreads.get(spread_key(key)), case.threshold
+    all_pairs = _pairs(case, key)
+    pairs, same, shared = _valid(all_pairs), same_code(case), spreads.get(spread_key(key))
     if suspicion is None:
         verdict = judge.judge_paired(pairs, threshold=threshold, shared=shared)
     else:
         verdict = judge.confirm_paired(suspicion, pairs, threshold=threshold, shared=shared, last=last)
         if verdict.suspected:
             return suspicion
-    invalid, known = len(all_pairs) - len(pairs), case.same_code is not None
+    invalid, code = len(all_pairs) - len(pairs), () if same is None else (SAME_CODE if same else NEW_CODE,)
     reason = f"{verdict.reason}; {invalid} of {len(all_pairs)} pairs of sessions are not valid"
     return dataclasses.replace(
         verdict,
-        differences=(*([SAME_CODE if case.same_code else NEW_CODE] if known else []), *verdict.differences),
+        differences=(*code, *verdict.differences),
         reason=reason if invalid else verdict.reason,
     )
 
@@ -284,11 +276,12 @@ def _same_work(pairs: Sequence[Pair], threshold: float) -> Verdict:
     )
 
 
-def _barred(case: CaseRuns, key: str) -> Verdict | None:
-    ours = [measurement.invalid for measurement in _measured(case.head, key) if measurement is not None]
+def _barred(case: Both, key: str) -> Verdict | None:
+    base, head = case
+    ours = [measurement.invalid for measurement in _measured(head, key) if measurement is not None]
     if ours and all(ours):
         return Verdict(VerdictKind.INVALID, str(ours[-1]))
-    if not any(case.base):
+    if not any(base):
         return Verdict(VerdictKind.NEW, "not in the base")
     reason = _why_not_comparable(case, key)
     return None if reason is None else Verdict(VerdictKind.UNCOMPARABLE, reason)
@@ -298,25 +291,24 @@ def _valid(pairs: Iterable[Pair]) -> list[Pair]:
     return [(base, head) for base, head in pairs if base.invalid is None and head.invalid is None]
 
 
-def _why_not_comparable(case: CaseRuns, key: str) -> str | None:
-    failed = failure_on_base(case)
+def _why_not_comparable(case: Both, key: str) -> str | None:
+    failed = failure_on_base(case[0])
     if failed is not None:
         return f"failed on the base: {first_line(failed)}"
-    base = next(iter(_results(case.base)), None)
+    base = next(iter(_results(case[0])), None)
     if base is None or not base.measurements:
-        ending = _reported(case.base)[0]
+        ending = _reported(case[0])[0]
         why = f": {first_line(ending.text)}" if ending.text else ""
         return f"{'skipped' if ending.outcome == 'skipped' else 'not measured'} on the base{why}"
-    head = case.shown
+    head = _shown(case[1])
     assert head is not None
     for label, old, new in (
         ("problem version", base.case.problem_version, head.case.problem_version),
-        ("measured point", base.case.measured_point, head.case.measured_point),
         ("device", base.fingerprint.device_uuid, head.fingerprint.device_uuid),
     ):
         if old != new:
             return f"{label} {old} on the base, {new} in the working tree"
-    pairs = case.pairs(key)
+    pairs = _pairs(case, key)
     if not pairs:
         measured = ", ".join(measurement.key for measurement in base.measurements)
         return f"measured as {measured} on the base, as {key} in the working tree"
@@ -333,20 +325,20 @@ def first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
 
 
-def _reported(side: Sequence[SessionEnding | None]) -> list[SessionEnding]:
+def _reported(side: Side) -> list[Ending]:
     return [ending for ending in side if ending is not None]
 
 
-def _results(endings: Iterable[SessionEnding | None]) -> list[Result]:
+def _results(endings: Iterable[Ending | None]) -> list[Result]:
     return [ending.result for ending in endings if ending is not None and ending.result is not None]
 
 
-def _measured(side: Sequence[SessionEnding | None], key: str) -> list[Measurement | None]:
+def _measured(side: Side, key: str) -> list[Measurement | None]:
     sessions = (ending.result.measurements if ending and ending.result else () for ending in side)
     return [next((measured for measured in session if measured.key == key), None) for session in sessions]
 
 
-def _codes(side: Sequence[SessionEnding | None]) -> tuple[str, ...] | None:
+def _codes(side: Side) -> tuple[str, ...] | None:
     results = _results(side)
     codes = [kernel.machine_code_sha256 for kernel in results[-1].kernels] if results else []
     known = [code for code in codes if code is not None]

@@ -22,7 +22,7 @@ from pytest_gpukern.processes.process import Process, last_lines
 from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions
 from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.revisions.git import AgainstError, Revisions
-from pytest_gpukern.revisions.judging import CaseRuns, SessionEnding
+from pytest_gpukern.revisions.judging import Both, does_the_same
 from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.result import Correctness
 
@@ -140,12 +140,12 @@ class Turns:
         pairs: int,
         why: str = "",
         then: Sequence[bool] = (),
-        does_the_same: Callable[[CaseRuns], bool] | None = None,
+        once_if_same: bool = False,
     ) -> None:
         """Runs `pairs` sessions of each side: base, head, head, base, and so on, so that a trend cancels.
 
-        `then` says whether each of the sessions that may follow is the base's. `does_the_same` says by the
-        first pair of sessions which tests the others leave out.
+        `then` says whether each of the sessions that may follow is the base's. `once_if_same` leaves out of
+        later pairs the tests that do the same on both sides, by the first pair.
 
         Raises:
             AgainstError: a session did not come to its end, or did not run its side's code.
@@ -154,9 +154,9 @@ class Turns:
         for number, on_base in enumerate(order, 1):
             what = f"session {number} of {2 * pairs}{why}"
             self.take_one(nodeids, what, on_base=on_base, coming=[*order[number:], *then])
-            if number == 2 and does_the_same is not None:
-                cases = self.cases(nodeids)
-                self.same_work = {nodeid for nodeid in nodeids if does_the_same(cases[nodeid])}
+            if number == 2 and once_if_same:
+                first = self.cases(nodeids).items()
+                self.same_work = {name for name, case in first if does_the_same(case, self.thresholds[name])}
                 nodeids = [nodeid for nodeid in nodeids if nodeid not in self.same_work]
                 if not nodeids:
                     return
@@ -197,16 +197,13 @@ class Turns:
             raise AgainstError(wrong)
         runs.append(run)
 
-    def cases(self, nodeids: Iterable[str], since: int = 0) -> dict[str, CaseRuns]:
+    def cases(self, nodeids: Iterable[str], since: int = 0) -> dict[str, Both]:
         """Returns how each test ended in all sessions, but for the first ones of each side."""
-        cases = {}
+        cases = dict[str, Both]()
         for nodeid in nodeids:
-            once = nodeid in self.same_work
-            of_side = slice(since, 1 if once else None)
-            base, head = (
-                tuple(_ending(run, nodeid) for run in runs[of_side]) for runs in (self.base, self.head)
-            )
-            cases[nodeid] = CaseRuns(base, head, self.thresholds[nodeid], once)
+            those = slice(since, 1 if nodeid in self.same_work else None)
+            base, head = ([run.ending(nodeid) for run in runs[those]] for runs in (self.base, self.head))
+            cases[nodeid] = base, head
         return cases
 
     def code(self) -> list[str]:
@@ -238,16 +235,6 @@ def _changed(earlier: Iterable[ChildRun], run: ChildRun) -> str | None:
     for module in run.modules:
         if files.get(module.file, module.sha256) != module.sha256:
             return f"{module.file} changed while it was measured; run it again"
-    return None
-
-
-def _ending(run: ChildRun, nodeid: str) -> SessionEnding | None:
-    """Returns how a test ended in a session; in one that ended before its turn, it failed."""
-    if nodeid in run.outcomes:
-        outcome, text = run.outcomes[nodeid]
-        return SessionEnding(outcome, text.removeprefix("Failed: "), run.results.get(nodeid))
-    if run.ended_early:
-        return SessionEnding("failed", f"its session ended early: {run.problem}", None)
     return None
 
 

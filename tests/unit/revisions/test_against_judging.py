@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import pytest
 from made_up_results import COPY_IN, EXP_KERNEL, measured, result
 from msgspec import structs
 
-from pytest_gpukern.revisions import judging
-from pytest_gpukern.revisions.judging import (
-    SessionEnding,
-    conclusions,
-    confirm,
-    does_the_same,
-    shared_spreads,
-)
+from pytest_gpukern.processes.sessions import Ending
+from pytest_gpukern.revisions.judging import conclude, confirm, does_the_same, measured_once, shared_spreads
 from pytest_gpukern.values.difference import NEW_CODE, SAME_CODE
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.verdict_table import VerdictKind
 
-CaseRuns = functools.partial(judging.CaseRuns, threshold=0.02)
+THRESHOLD = 0.02
 BASE_NS = (1000.0, 1001.0, 999.0, 1000.5)
 
 
 def ending(median_ns=1000.0, label="cupy.exp", code=None, **changes):
     """Returns the ending of a session in which the test passed."""
     kernels = (structs.replace(EXP_KERNEL.kernel, machine_code_sha256=code),) if code else ()
-    return SessionEnding("passed", "", result(label, measured(median_ns, **changes), kernels=kernels))
+    return Ending("passed", "", result(label, measured(median_ns, **changes), kernels=kernels))
 
 
 def sessions(medians_ns, **changes):
@@ -43,10 +36,11 @@ def times(factor):
 def concluded(*cases, again=None):
     """Returns the conclusions on cases, and the suspects that fresh sessions decided."""
     named = {f"case {number}": case for number, case in enumerate(cases)}
-    found = conclusions(named)
+    spreads = shared_spreads(cases)
+    found = {name: conclude(case, THRESHOLD, spreads) for name, case in named.items()}
     suspects = [name for name, conclusion in found.items() if conclusion.suspected]
     for name in suspects if again else ():
-        found[name] = confirm(found[name], named[name], again, shared_spreads(cases))
+        found[name] = confirm(found[name], again, THRESHOLD, spreads)
     return list(found.values()), suspects
 
 
@@ -57,21 +51,21 @@ def only_verdict(case, **options):
 
 
 def test_equal_times_are_the_same_and_nothing_is_measured_again():
-    case = CaseRuns(sessions(BASE_NS), sessions(times(1.0001)))
+    case = (sessions(BASE_NS), sessions(times(1.0001)))
     (conclusion,), asked = concluded(case, again=case)
     assert (conclusion.outcome, asked) == ("passed", [])
     assert [verdict.kind for verdict in conclusion.verdicts.values()] == [VerdictKind.SAME]
 
 
 def test_a_suspect_is_measured_again_and_slower_only_if_that_says_so():
-    suspect = CaseRuns(sessions(BASE_NS), sessions(times(1.1)))
+    suspect = (sessions(BASE_NS), sessions(times(1.1)))
     twice = sessions(BASE_NS[:2])
-    same = CaseRuns(sessions(BASE_NS), sessions(BASE_NS))
+    same = (sessions(BASE_NS), sessions(BASE_NS))
     assert concluded(same, suspect, again=suspect)[1] == ["case 1"], "its neighbour is left alone"
     assert only_verdict(suspect).suspected
-    confirmed = only_verdict(suspect, again=CaseRuns(twice, sessions(times(1.1)[:2])))
+    confirmed = only_verdict(suspect, again=(twice, sessions(times(1.1)[:2])))
     assert (confirmed.kind, confirmed.suspected) == (VerdictKind.SLOWER, False)
-    refuted = only_verdict(suspect, again=CaseRuns(twice, twice))
+    refuted = only_verdict(suspect, again=(twice, twice))
     assert refuted.kind is not VerdictKind.SLOWER
     assert not refuted.suspected
 
@@ -83,18 +77,18 @@ def test_a_suspicion_that_two_fresh_pairs_leave_open_is_kept_until_more_decide()
         copies = (measured(ns, scope="transfer", timer="host") for ns in copies_ns)
         kernels = (measured(ns, scope="kernel") for ns in kernels_ns)
         times = zip(copies, kernels, strict=True)
-        return tuple(SessionEnding("passed", "", result("cupy.exp", *each)) for each in times)
+        return tuple(Ending("passed", "", result("cupy.exp", *each)) for each in times)
 
     def fresh(sessions):
         copies = (1.9e6, 2.1e6, 2e6, 2e6)[:sessions]
         kernels = (1100.0, 1101.0, 1000.0, 1000.0)[:sessions]  # slower in two sessions only
-        return CaseRuns(both([1e6] * sessions, [1000.0] * sessions), both(copies, kernels))
+        return (both([1e6] * sessions, [1000.0] * sessions), both(copies, kernels))
 
-    case = CaseRuns(both([1e6] * 4, BASE_NS), both([1.99e6, 2.01e6, 2e6, 2e6], times(1.1)))
+    case = (both([1e6] * 4, BASE_NS), both([1.99e6, 2.01e6, 2e6, 2e6], times(1.1)))
     (first,), _ = concluded(case)
     spreads = shared_spreads([case])
-    open_still = confirm(first, case, fresh(2), spreads, last=False)
-    decided = confirm(open_still, case, fresh(4), spreads, last=False)
+    open_still = confirm(first, fresh(2), THRESHOLD, spreads, last=False)
+    decided = confirm(open_still, fresh(4), THRESHOLD, spreads, last=False)
     copies, kernels = "transfer/host/cold", "kernel/event/cold"
     assert open_still.suspected
     assert open_still.verdicts[copies] is first.verdicts[copies]
@@ -107,8 +101,8 @@ def test_a_suspicion_that_two_fresh_pairs_leave_open_is_kept_until_more_decide()
 
 @pytest.mark.parametrize("on_base", [ending(invalid="throttled"), None])
 def test_a_suspicion_that_its_further_sessions_cannot_decide_is_invalid_and_says_why(on_base):
-    suspect = CaseRuns(sessions(BASE_NS), sessions(times(1.1)))
-    again = CaseRuns((ending(), on_base), sessions(times(1.1)[:2]))
+    suspect = (sessions(BASE_NS), sessions(times(1.1)))
+    again = ((ending(), on_base), sessions(times(1.1)[:2]))
     verdict = only_verdict(suspect, again=again)
     assert (verdict.kind, verdict.suspected) == (VerdictKind.INVALID, False)
     words = "suspected +10.0 %, but the sessions to confirm it failed: "
@@ -116,8 +110,8 @@ def test_a_suspicion_that_its_further_sessions_cannot_decide_is_invalid_and_says
 
 
 def test_a_suspect_that_fails_when_it_is_measured_again_fails():
-    suspect = CaseRuns(sessions(BASE_NS), sessions(times(1.1)))
-    again = CaseRuns(sessions(BASE_NS[:2]), (ending(), SessionEnding("failed", "INCORRECT: y", None)))
+    suspect = (sessions(BASE_NS), sessions(times(1.1)))
+    again = (sessions(BASE_NS[:2]), (ending(), Ending("failed", "INCORRECT: y", None)))
     (conclusion,), _ = concluded(suspect, again=again)
     assert conclusion.outcome == "failed"
     assert (
@@ -127,9 +121,9 @@ def test_a_suspect_that_fails_when_it_is_measured_again_fails():
 
 def test_a_test_that_is_wrong_in_one_session_is_reported_as_wrong():
     wrong = dataclasses.replace(result("cupy.exp"), correctness=Correctness.INCORRECT)
-    head = (ending(), SessionEnding("failed", "INCORRECT: y", wrong), ending(), ending())
-    (conclusion,), _ = concluded(CaseRuns(sessions(BASE_NS), head))
-    assert conclusion.result is wrong
+    head = (ending(), Ending("failed", "INCORRECT: y", wrong), ending(), ending())
+    (conclusion,), _ = concluded((sessions(BASE_NS), head))
+    assert conclusion.result == wrong
     assert conclusion.verdicts == {}
 
 
@@ -147,16 +141,16 @@ def test_a_test_that_is_wrong_in_one_session_is_reported_as_wrong():
     ],
 )
 def test_where_a_side_has_no_valid_time_the_verdict_says_so(base, head, kind, reason):
-    verdict = only_verdict(CaseRuns(base * 4, sessions(BASE_NS, **head)))
+    verdict = only_verdict((base * 4, sessions(BASE_NS, **head)))
     assert (verdict.kind, verdict.reason) == (kind, reason)
 
 
 @pytest.mark.parametrize(
     ("base", "reason"),
     [
-        (SessionEnding("failed", "INCORRECT: y\nmore", None), "failed on the base: INCORRECT: y"),
-        (SessionEnding("skipped", "too large", None), "skipped on the base: too large"),
-        (SessionEnding("passed", "", result("cupy.exp")), "not measured on the base"),
+        (Ending("failed", "INCORRECT: y\nmore", None), "failed on the base: INCORRECT: y"),
+        (Ending("skipped", "too large", None), "skipped on the base: too large"),
+        (Ending("passed", "", result("cupy.exp")), "not measured on the base"),
         (
             ending(timer="cupti"),
             "measured as kernel/cupti/cold on the base, as kernel/event/cold in the working tree",
@@ -164,26 +158,26 @@ def test_where_a_side_has_no_valid_time_the_verdict_says_so(base, head, kind, re
     ],
 )
 def test_what_the_base_did_not_measure_alike_is_not_comparable(base, reason):
-    verdict = only_verdict(CaseRuns((base,) * 4, sessions(BASE_NS)))
+    verdict = only_verdict(((base,) * 4, sessions(BASE_NS)))
     assert (verdict.kind, verdict.reason) == (VerdictKind.UNCOMPARABLE, reason)
 
 
 def test_another_problem_version_is_not_comparable():
     base = ending()
     older = dataclasses.replace(base.result.case, problem_version=2)
-    base = dataclasses.replace(base, result=dataclasses.replace(base.result, case=older))
-    assert "problem version 2" in only_verdict(CaseRuns((base,) * 4, sessions(BASE_NS))).reason
+    base = base._replace(result=dataclasses.replace(base.result, case=older))
+    assert "problem version 2" in only_verdict(((base,) * 4, sessions(BASE_NS))).reason
 
 
 def test_a_pair_with_an_invalid_session_is_left_out_and_said():
     head = (ending(2000.0, invalid="throttled"), *sessions(BASE_NS[1:]))
-    verdict = only_verdict(CaseRuns(sessions(BASE_NS), head))
+    verdict = only_verdict((sessions(BASE_NS), head))
     assert verdict.kind is VerdictKind.SAME
     assert "1 of 4 pairs of sessions are not valid" in verdict.reason
 
 
 def test_a_slower_host_variant_is_told_and_never_suspected():
-    case = CaseRuns(sessions(BASE_NS, label="host.exp"), sessions(times(1.1), label="host.exp"))
+    case = (sessions(BASE_NS, label="host.exp"), sessions(times(1.1), label="host.exp"))
     (conclusion,), asked = concluded(case, again=case)
     (verdict,) = conclusion.verdicts.values()
     assert (verdict.suspected, verdict.false_alarm, asked) == (False, 0.0, [])
@@ -195,7 +189,7 @@ def test_a_slower_host_variant_is_told_and_never_suspected():
     [("aa", (SAME_CODE,)), ("bb", (NEW_CODE,)), (None, ())],
 )
 def test_a_verdict_says_whether_the_machine_code_is_the_same(code, differences):
-    case = CaseRuns(sessions(BASE_NS, code="aa"), sessions(BASE_NS, code=code))
+    case = (sessions(BASE_NS, code="aa"), sessions(BASE_NS, code=code))
     verdict = only_verdict(case)
     assert verdict.differences == differences
 
@@ -207,15 +201,16 @@ def known(median_ns=1000.0, work=(EXP_KERNEL,), kernels=(LAUNCH,), scope="kernel
     """Returns the ending of a session of which everything is known that its time depends on."""
     measurement = measured(median_ns, scope, work=work, traffic_bytes=bytes_)
     found = result("cupy.exp", measurement, kernels=kernels, **{"inputs": "1a", **changes})
-    return SessionEnding("passed", "", found)
+    return Ending("passed", "", found)
 
 
 def test_a_case_that_does_the_same_on_both_sides_is_the_same_after_one_pair():
     renamed = structs.replace(LAUNCH, name="other", symbol="other")
     again = known(1009.0, (dataclasses.replace(EXP_KERNEL, name="other"),), (renamed,))
-    case = CaseRuns((known(),), (again,))
-    assert does_the_same(case)
-    same = only_verdict(dataclasses.replace(case, same_work=True))
+    case = ((known(),), (again,))
+    assert does_the_same(case, THRESHOLD)
+    assert measured_once(case)
+    same = only_verdict(case)
     assert (same.kind, same.suspected, same.false_alarm) == (VerdictKind.SAME, False, 0.0)
     assert same.ratio == pytest.approx(1.009)
     assert same.reason == (
@@ -249,24 +244,24 @@ def test_a_case_that_does_the_same_on_both_sides_is_the_same_after_one_pair():
 )
 def test_what_differs_or_is_not_known_is_measured_again(changed):
     ends = [known(), known(**changed)]
-    assert does_the_same(CaseRuns((ends[0],), (ends[0],)))
+    assert does_the_same(((ends[0],), (ends[0],)), THRESHOLD)
     for base, head in (ends, reversed(ends)):
-        assert not does_the_same(CaseRuns((base,), (head,)))
+        assert not does_the_same(((base,), (head,)), THRESHOLD)
 
 
-@pytest.mark.parametrize("there", [(), (None,), (SessionEnding("failed", "x", known().result),), (ending(),)])
+@pytest.mark.parametrize("there", [(), (None,), (Ending("failed", "x", known().result),), (ending(),)])
 def test_what_did_not_pass_with_its_machine_code_on_both_sides_is_measured_again(there):
-    for case in (CaseRuns(there, (known(),)), CaseRuns((known(),), there), CaseRuns(there, there)):
-        assert not does_the_same(case)
+    for case in ((there, (known(),)), ((known(),), there), (there, there)):
+        assert not does_the_same(case, THRESHOLD)
 
 
 @pytest.mark.parametrize("outcome", ["skipped", "xfailed"])
 def test_a_skip_and_an_expected_failure_stay_what_they_are(outcome):
-    case = CaseRuns((None,), (SessionEnding(outcome, "the reason", None),))
+    case = ((None,), (Ending(outcome, "the reason", None),))
     (found,), _ = concluded(case)
     assert (found.outcome, found.text, found.result) == (outcome, "the reason", None)
 
 
 def test_a_test_that_no_session_of_the_working_tree_told_of_fails():
-    (found,), _ = concluded(CaseRuns((ending(),), (None,)))
+    (found,), _ = concluded(((ending(),), (None,)))
     assert found.outcome == "failed"

@@ -10,11 +10,12 @@ from unittest.mock import Mock
 
 import pytest
 from made_up_results import measured, result
+from test_against_judging import known
 
 from pytest_gpukern.processes.messages import LoadedModule
 from pytest_gpukern.processes.sessions import ChildRun
-from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import AgainstError, Revisions
+from pytest_gpukern.revisions.judging import failure_on_base, measured_once
 from pytest_gpukern.revisions.sides import Ahead, Sides, Tree, Turns
 from pytest_gpukern.values.result import Correctness
 
@@ -91,7 +92,7 @@ def test_later_sessions_of_a_side_know_what_its_first_one_checked(sides):
     first = turns_of(sides, children)
     first.take([A, B], 2)
     first.take([A], 1)
-    assert len(first.cases([A], since=2)[A].base) == 1
+    assert len(first.cases([A], since=2)[A][0]) == 1
     assert [request.checked for request in children.requests] == [set(), set(), {B}, {A}, {A, B}, {B}]
     folders = ["base", "head", "head", "base", "base", "head"]
     assert [request.datasets for request in children.requests] == [Path("run") / name for name in folders]
@@ -110,28 +111,27 @@ def test_a_file_that_changes_between_sessions_of_a_side_ends_the_comparison(side
 
 
 def test_what_does_the_same_on_both_sides_is_left_out_after_the_first_pair(sides):
-    both = ChildRun(outcomes={A: ("passed", ""), B: ("passed", "")}, status=0)
-    children, asked = Children(both), []
-
-    def does_the_same(case):
-        asked.append((len(case.base), len(case.head)))
-        return len(asked) == 2
-
+    ran = [
+        ChildRun({A: known(inputs=inputs).result, B: known().result}, dict.fromkeys((A, B), ("passed", "")))
+        for inputs in ("1a", "1b")
+    ]
+    children = Children(*ran)
     found = turns_of(sides, children)
-    found.take([A, B], 3, does_the_same=does_the_same)
-    assert asked == [(1, 1), (1, 1)]
+    found.take([A, B], 3, once_if_same=True)
     assert [request.nodeids for request in children.requests] == [(A, B)] * 2 + [(A,)] * 4
     cases = found.cases([A, B])
-    assert [(len(case.base), len(case.head), case.same_work) for case in cases.values()] == [
+    assert [(len(base), len(head), measured_once((base, head))) for base, head in cases.values()] == [
         (3, 3, False),
         (1, 1, True),
     ]
 
 
 def test_two_sessions_are_enough_where_everything_does_the_same(sides):
-    children = Children(RAN)
-    turns_of(sides, children).take([A], 4, does_the_same=lambda case: True)
-    assert len(children.requests) == 2
+    ran = ChildRun({A: known().result}, RAN.outcomes)
+    for once_if_same, sessions in ((True, 2), (False, 8)):
+        children = Children(ran)
+        turns_of(sides, children).take([A], 4, once_if_same=once_if_same)
+        assert len(children.requests) == sessions
 
 
 @pytest.fixture
@@ -221,11 +221,9 @@ def test_a_working_tree_whose_session_breaks_off_fails_the_tests_that_it_did_not
     found = turns_of(sides, Children(both, died))
     found.take([A, B], 1)
     cases = found.cases([A, B])
-    assert [(case.base[0].outcome, case.head[0].outcome) for case in cases.values()] == [
-        ("passed", "failed")
-    ] * 2
-    assert cases[A].head[0].text == "INCORRECT: y"
-    assert cases[B].head[0].text == "its session ended early: it ended by SIGSEGV"
+    assert [(base[0].outcome, head[0].outcome) for base, head in cases.values()] == [("passed", "failed")] * 2
+    assert cases[A][1][0].text == "INCORRECT: y"
+    assert cases[B][1][0].text == "its session ended early: it ended by SIGSEGV"
 
 
 def test_later_sessions_of_the_base_leave_out_what_it_lacks_and_what_failed(sides):
@@ -234,10 +232,10 @@ def test_later_sessions_of_the_base_leave_out_what_it_lacks_and_what_failed(side
     found = turns_of(sides, children)
     found.take([A, B], 2)
     assert [request.nodeids for request in children.requests] == [(A, B), (A, B), (A, B), ()]
-    cases = found.cases([A, B])
-    assert cases[A].base[0] is None
-    assert judging.failure_on_base(cases[B]) == "B could not be collected"
-    assert [ending.outcome for ending in cases[A].head] == ["passed"] * 2
+    (of_a, of_a_in_head), (of_b, _) = found.cases([A, B]).values()
+    assert of_a[0] is None
+    assert failure_on_base(of_b) == "B could not be collected"
+    assert [ending.outcome for ending in of_a_in_head] == ["passed"] * 2
 
 
 def test_a_side_that_runs_the_others_code_ends_the_comparison(sides):
