@@ -292,9 +292,8 @@ class Replay:
         cache = next(each.cache for each in self.cases if each.id == case)
         summary = Summary(*times, reading["samples"])
         jitter_ns, invalid = reading.get("jitter_ns", 0.0), reading.get("invalid")
-        timer = self.default_timer
         return Measurement(
-            *("kernel", timer, "", cache, (), 1, summary, ""), jitter_ns=jitter_ns, invalid=invalid
+            "kernel", self.default_timer, cache, 1, summary, jitter_ns=jitter_ns, invalid=invalid
         )
 
     def _shared_spread(self, record: tuple[int, ...]) -> dict[str, Any]:

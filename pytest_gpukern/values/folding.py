@@ -50,7 +50,7 @@ def unfolded(result: Any, processes: Any, shared: Mapping[str, Any] = MappingPro
     """Returns plain JSON of a whole result; what is not as `folded` makes it is left to its schema."""
     if not isinstance(result, dict) or not isinstance(processes, dict):
         return result
-    name = result.get("session")
+    name = result.get("session", "")
     process = processes.get(name) if isinstance(name, str) else None
     return {**(process if isinstance(process, dict) else {}), **shared, **result}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import itertools
 import json
 import math
@@ -34,7 +33,6 @@ from pytest_gpukern.findings.cards import (
 from pytest_gpukern.findings.fleet import judged, kernel_classes, sides, to_confirm
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.measure.card_state import CARD
-from pytest_gpukern.values.result import Result
 
 DATA = Path(__file__).parents[2] / "data"
 KERNELS = 16
@@ -71,8 +69,8 @@ def verdicts(raising, confirming=(), **given):
 
 def h200s():
     """Returns the sessions of eight H200s, one each, of kernels whose class is known."""
-    run = json.loads(gzip.decompress((DATA / "run-h200.json.gz").read_bytes()))
-    on_one = [Result.from_json({**each, "fingerprint": {}}) for each in run["results"]]
+    run = read_run(DATA / "run-h200.json.gz")
+    on_one = [dataclasses.replace(each, fingerprint=Fingerprint()) for each in run.results]
     kernels = {
         result.case.id: Kernel(class_of(result, each))
         for result in on_one
@@ -134,7 +132,7 @@ def named(rng, cards):
     """Returns the cards that are named without a physical cause, as `gpukern validate --all-gpus` does."""
     raising = [each for number in range(ROUNDS) for each in measured(rng, cards, number)]
     again = to_confirm(judged(raising))
-    who = {card.uuid for suspect, check in again.items() for card in (suspect, check.beside)}
+    who = {card.uuid for suspect, check in again.items() for card in (suspect, check.neighbour)}
     fresh = (
         [each for number in range(FRESH_ROUNDS) for each in measured(rng, cards, ROUNDS + number)]
         if again

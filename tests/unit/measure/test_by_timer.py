@@ -20,7 +20,7 @@ NO_CUPTI = TimerUnavailable("cupti-python is not installed")
 
 def measurement(timer, median_ns=1.0, **changes):
     summary = Summary(median_ns, median_ns, median_ns, 10, (Note("odd"),))
-    return Measurement("kernel", timer, "", "cold", (median_ns,), 1, summary, "", **changes)
+    return Measurement("kernel", timer, "cold", 1, summary, samples_ns=(median_ns,), **changes)
 
 
 class Call:

@@ -176,7 +176,7 @@ def plausible(timer="host", *, floor=None, resolution_ns=1.0):
 
 def finished(watch, median_ns=1000.0):
     summary = Summary(median_ns, median_ns, median_ns, 1, ())
-    return watch.finish(Measurement("kernel", "cupti", "", "cold", (median_ns,), 1, summary, ""))
+    return watch.finish(Measurement("kernel", "cupti", "cold", 1, summary, samples_ns=(median_ns,)))
 
 
 def test_a_time_below_what_the_hardware_can_do_is_invalid():
