@@ -142,16 +142,16 @@ class _Validation:
 
     def run(self) -> int:
         uuids = [*self.host.gpus]
-        first = self._round(self.asked.with_reports, uuids)
+        self._round(self.asked.with_reports, uuids)
         kernels = fleet.to_measure_again(self.sessions)
         for number in range(2, cards.ROUNDS + 1) if kernels else ():
             self._again(f"session {number} of {cards.ROUNDS}", uuids, kernels)
-        raising, since_record = [*self.sessions], cards.since_own_record(first.results, first.history)
-        found = fleet.judged(raising, since_record=since_record, expected=())
+        raising = [*self.sessions]
+        found = fleet.judged(raising, expected=())
         if suspects := fleet.to_confirm(found):
             self._confirm(suspects, kernels)
             confirming = self.sessions[len(raising) :]
-            found = fleet.judged(raising, confirming, since_record=since_record, expected=())
+            found = fleet.judged(raising, confirming, expected=())
         told = Told(found, rows(found))
         lines = ["", *terminal(told, exits.width()), *_not_validated(self.host)]
         exits.show([*lines, f"gpukern {_COMMAND}: {told.verdict[0]}"])

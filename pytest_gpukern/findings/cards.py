@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
-from pytest_gpukern.baseline.record import RecordedCase
 from pytest_gpukern.gpu.nvml import COUNTED_EVENTS
 from pytest_gpukern.measure.card_state import CARD
 from pytest_gpukern.measure.device_clocks import CLOCKS, INVALIDATING, ORDINARY, DeviceClocks
@@ -303,7 +302,6 @@ class CardFinding:
         shifts: class → log ratio to the lower median of the cards.
         slower: classes in which other sessions confirmed that it is slower.
         suspected: classes in which it looks slower, and no other session can tell.
-        since_record: log ratio of its times to its own recorded ones, or None.
     """
 
     verdict: CardVerdict
@@ -312,27 +310,7 @@ class CardFinding:
     suspected: tuple[str, ...] = ()
     causes: tuple[Cause, ...] = ()
     facts: Facts = field(default_factory=dict)
-    since_record: float | None = None
 
     @property
     def bad(self) -> bool:
         return self.verdict in (CardVerdict.SLOW, CardVerdict.ONE_OF_TWO)
-
-
-def since_own_record(results: Iterable[Result], history: Mapping[str, RecordedCase]) -> dict[str, float]:
-    """Returns card → median log ratio of its kernels' times to its own sessions of the newest epoch.
-
-    Cards with fewer than `FEWEST_CASES` recorded kernels are absent.
-    """
-    ratios: list[tuple[str, float]] = []
-    for result in results:
-        card, recorded = result.fingerprint.device_uuid, history.get(result.nodeid)
-        if card is None or recorded is None:
-            continue
-        for measurement in result.measurements:
-            times = [time for time in recorded.times.get(measurement.key, ()) if time.device == card]
-            if times and measurement.scope == "kernel" and is_valid(measurement):
-                logs = [math.log(time.median_ns) for time in times if time.epoch == times[-1].epoch]
-                ratios.append((card, math.log(measurement.summary.median_ns) - statistics.fmean(logs)))
-    by_card = grouped(ratios)
-    return {card: statistics.median(logs) for card, logs in by_card.items() if len(logs) >= FEWEST_CASES}

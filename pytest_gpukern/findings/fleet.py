@@ -23,7 +23,7 @@ of freedom are 0.37 (n − 1), since the median absolute deviation is 37 % effic
 A fixed limit is confirmed by itself, a number of spreads by the quantile at 1 in 1000. Below `FEWEST_CARDS`
 a card is slow if that is confirmed in two classes of kernels, or in one that has a physical cause. Otherwise
 one class is told and blames nobody: healthy cards differ in some kernels by several per cent. Of two cards,
-one is named only if its own record or a physical cause says which.
+one is named only if a physical cause says which.
 """
 
 from __future__ import annotations
@@ -203,7 +203,6 @@ def judged(
     raising: Sequence[Session],
     confirming: Sequence[Session] = (),
     *,
-    since_record: Mapping[str, float] | None = None,
     expected: Iterable[str] | None = None,
     unreadable: Iterable[tuple[str, str]] = (),
 ) -> FleetFindings:
@@ -212,7 +211,6 @@ def judged(
     Args:
         raising: sessions of all cards.
         confirming: further ones, of all cards or of some suspected ones and a neighbour.
-        since_record: UUID → log ratio of a card's times to its own recorded ones, where that is known.
         expected: hosts that should have reported.
         unreadable: host and index of files that cannot be read: these cards did report.
     """
@@ -225,7 +223,7 @@ def judged(
     findings += [lacking for cards in by_model.values() for lacking in _lacking(cards, by_card)]
     return FleetFindings(
         tuple(by_card),
-        tuple(_judged_model(name, of, first, fresh, since_record or {}) for name, of in by_model.items()),
+        tuple(_judged_model(name, of, first, fresh) for name, of in by_model.items()),
         tuple(findings),
         expected is not None,
         {card: count for card, count in failed.items() if count},
@@ -393,9 +391,7 @@ def to_confirm(found: FleetFindings) -> dict[Card, Recheck]:
 # --- times of one model ---------------------------------------------------------------------------
 
 
-def _judged_model(
-    name: str, cards: Sequence[Card], first: _ByCard, fresh: _ByCard, since_record: Mapping[str, float]
-) -> Model:
+def _judged_model(name: str, cards: Sequence[Card], first: _ByCard, fresh: _ByCard) -> Model:
     import numpy as np
 
     shifts = _Shifts(cards, first, fresh)
@@ -412,37 +408,27 @@ def _judged_model(
         differs = tuple(_differences(card, cards, facts, usual))
         verdict = CardVerdict.ALIKE if known else CardVerdict.NOT_COMPARED
         if slower:
-            verdict = _slow(card, cards, slower, differs, since_record)
+            verdict = _slow(cards, slower, differs)
         elif suspected:
             verdict = CardVerdict.SUSPECTED
         elif out[row].any():
             verdict = CardVerdict.NOT_CONFIRMED
         elif card in in_group:
             verdict = CardVerdict.IN_GROUP
-        own_record = since_record.get(card.uuid)
-        found[card] = CardFinding(verdict, known, slower, suspected, differs, facts[card], own_record)
+        found[card] = CardFinding(verdict, known, slower, suspected, differs, facts[card])
     spreads = _spread(shifts.raised - _median(shifts.raised)).tolist()
     limits = shifts.suspected_from.tolist()
     of_classes = dict(zip(shifts.classes, zip(spreads, limits, strict=True), strict=True))
     return Model(name, found, tuple(shifts.groups), of_classes)
 
 
-def _slow(
-    card: Card,
-    cards: Sequence[Card],
-    slower: Sequence[str],
-    differs: Iterable[Cause],
-    since_record: Mapping[str, float],
-) -> CardVerdict:
-    """Returns what to call a card that is confirmed to be slower in some classes."""
+def _slow(cards: Sequence[Card], slower: Sequence[str], differs: Iterable[Cause]) -> CardVerdict:
+    """Returns what to call one of these cards that is confirmed to be slower in some classes."""
     if len(cards) >= FEWEST_CARDS or any(cause.slows.intersection(slower) for cause in differs):
         return CardVerdict.SLOW
     if sum(name != COPIES for name in slower) < 2:
         return CardVerdict.ONE_CLASS
-    limit = LIMITS["compute"]
-    others = [shift for uuid, shift in since_record.items() if uuid != card.uuid]
-    by_record = since_record.get(card.uuid, 0.0) >= limit and all(shift < limit / 2 for shift in others)
-    return CardVerdict.SLOW if len(cards) > 2 or (others and by_record) else CardVerdict.ONE_OF_TWO
+    return CardVerdict.SLOW if len(cards) > 2 else CardVerdict.ONE_OF_TWO
 
 
 def _differences(

@@ -231,7 +231,7 @@ def test_files_that_cannot_be_read_are_named_and_the_others_judged(fleet, monkey
     names = [line.partition(":")[0] for line in first_lines(out, "UNREADABLE")]
     assert names == ["runs/node3-1.json", "runs/node4-0.json", "runs/no"]
     assert cli.main(["fleet", "nowhere"]) == 3
-    assert cli.main(["fleet", "runs", "-o", "fleet.xml"]) == 2
+    assert [cli.main(["fleet", "runs", "-o", f"fleet.{form}"]) for form in ("xml", "md")] == [2, 2]
 
 
 def test_before_and_after_tell_the_shift_of_the_fleet_and_who_moved_otherwise(fleet):
@@ -251,9 +251,9 @@ def test_each_form_names_what_stands_out(fleet, capsys):
     fleet(of_card={(3, 1): {"slow": 0.06}})
     hostile = run_of("x", device_name="=cmd|<b>", driver_version="<script>")
     write_run(Path("runs"), "=<script>", "0", hostile)
-    for form in ("html", "md", "csv", "json"):
+    for form in ("html", "csv", "json"):
         assert cli.main(["fleet", "runs", "-o", f"fleet.{form}"]) == 1
-    texts = {form: Path(f"fleet.{form}").read_text() for form in ("html", "md", "csv", "json")}
+    texts = {form: Path(f"fleet.{form}").read_text() for form in ("html", "csv", "json")}
     rows = {(row["host"], row["index"]): row for row in csv.DictReader(texts["csv"].splitlines())}
     assert len(rows) == 25
     assert rows["node3", "1"]["verdict"] == "SLOW"
@@ -261,9 +261,8 @@ def test_each_form_names_what_stands_out(fleet, capsys):
     content = json.loads(texts["json"])
     assert (content["drain"], content["findings"][0]["where"]) == (["node3"], "node3 GPU 1")
     assert content["findings"][0]["cards"] == [{"host": "node3", "index": "1", "uuid": "GPU-3-1"}]
-    for form in ("html", "md"):
-        assert "node3 GPU 1" in texts[form]
-        assert "<script>" not in texts[form]
+    assert "node3 GPU 1" in texts["html"]
+    assert "<script>" not in texts["html"]
 
 
 def test_thirty_lines_are_enough_for_a_thousand_cards():

@@ -15,7 +15,6 @@ import made_up_results as made_up
 import numpy as np
 import pytest
 
-from pytest_gpukern.baseline.record import RecordedCase
 from pytest_gpukern.findings.cards import (
     COPIES,
     FRESH_ROUNDS,
@@ -29,10 +28,8 @@ from pytest_gpukern.findings.cards import (
     class_of,
     facts_of,
     is_valid,
-    since_own_record,
 )
 from pytest_gpukern.findings.fleet import judged, kernel_classes, sides, to_confirm
-from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.measure.card_state import CARD
 from pytest_gpukern.values.result import Result
 
@@ -57,11 +54,11 @@ def session_of(card, ratios, number=0, classes=CLASSES, facts=None, **of_card):
     )
 
 
-def verdicts(raising, confirming=(), **given):
+def verdicts(raising, confirming=()):
     """Returns what was found of each card, by its UUID."""
     return {
         card.uuid: finding
-        for model in judged(raising, confirming, **given).models
+        for model in judged(raising, confirming).models
         for card, finding in model.cards.items()
     }
 
@@ -343,31 +340,24 @@ def test_what_tests_saw_of_a_card_adds_up_with_the_link_at_its_best():
 
 BOTH = ["memory", "compute"]
 SLOW, ONE_CLASS, ONE_OF_TWO = CardVerdict.SLOW, CardVerdict.ONE_CLASS, CardVerdict.ONE_OF_TWO
-LIMIT = LIMITS["compute"]
 
 
 @pytest.mark.parametrize(
-    ("held", "count", "since_record", "changes", "verdict"),
+    ("held", "count", "changes", "verdict"),
     [
-        (["memory", "short"], 3, {}, {}, SLOW),
-        (["memory"], 3, {}, {"remapped_rows": 1}, SLOW),
-        (["short"], 3, {}, {"remapped_rows": 1}, ONE_CLASS),
-        (["memory"], 3, {}, {}, ONE_CLASS),
-        (["memory", COPIES], 3, {}, {}, ONE_CLASS),  # copies are no class of kernels
-        ([COPIES], 3, {}, {"pcie.width": 4}, SLOW),
-        # of two cards, one is named by a cause or by its own record only
-        (BOTH, 2, {}, {}, ONE_OF_TWO),
-        (["memory"], 2, {}, {}, ONE_CLASS),
-        (BOTH, 2, {}, {"sm_mhz": 1800.0}, SLOW),
-        (BOTH, 2, {"0": LIMIT, "1": 0.49 * LIMIT}, {}, SLOW),
-        (BOTH, 2, {"0": 0.99 * LIMIT, "1": 0.0}, {}, ONE_OF_TWO),
-        (BOTH, 2, {"0": LIMIT, "1": 0.5 * LIMIT}, {}, ONE_OF_TWO),
-        (BOTH, 2, {"0": 0.0, "1": -0.05}, {}, ONE_OF_TWO),
-        (BOTH, 2, {"0": 0.05}, {}, ONE_OF_TWO),
-        (BOTH, 2, {"1": 0.0}, {}, ONE_OF_TWO),
+        (["memory", "short"], 3, {}, SLOW),
+        (["memory"], 3, {"remapped_rows": 1}, SLOW),
+        (["short"], 3, {"remapped_rows": 1}, ONE_CLASS),
+        (["memory"], 3, {}, ONE_CLASS),
+        (["memory", COPIES], 3, {}, ONE_CLASS),  # copies are no class of kernels
+        ([COPIES], 3, {"pcie.width": 4}, SLOW),
+        # of two cards, one is named by a cause only
+        (BOTH, 2, {}, ONE_OF_TWO),
+        (["memory"], 2, {}, ONE_CLASS),
+        (BOTH, 2, {"sm_mhz": 1800.0}, SLOW),
     ],
 )
-def test_two_classes_or_a_cause_of_one_name_a_card(held, count, since_record, changes, verdict):
+def test_two_classes_or_a_cause_of_one_name_a_card(held, count, changes, verdict):
     classes = {f"{name} {number}": name for name in LIMITS for number in range(KERNELS)}
     sessions = []
     for number in range(2):
@@ -377,37 +367,12 @@ def test_two_classes_or_a_cause_of_one_name_a_card(held, count, since_record, ch
             }
             known = facts(**(changes if card == "0" else {}))
             sessions.append(session_of(card, ratios, number, classes, known))
-    found = verdicts(sessions[:count], sessions[count:], since_record=since_record)
+    found = verdicts(sessions[:count], sessions[count:])
     assert {found[str(card)].verdict for card in range(1, count)} == {CardVerdict.ALIKE}
     assert (found["0"].verdict, found["0"].bad) == (verdict, verdict in (SLOW, ONE_OF_TWO))
     assert {*found["0"].slower} == {*held}
-    assert found["0"].since_record == since_record.get("0")
 
 
 def test_an_invalid_time_is_no_time():
     for valid, changes in ((True, {}), (False, {"median_ns": 0.0}), (False, {"invalid": "throttled"})):
         assert is_valid(made_up.measured(**changes)) is valid
-
-
-def test_times_since_the_record_are_by_the_cards_own_sessions_of_the_newest_epoch():
-    def recorded(epoch, device, ns):
-        return SessionTime(10, ns, ns, ns, recorded="2026", epoch=epoch, device=device)
-
-    def result(n, *measurements, device="A"):
-        fingerprint = dataclasses.replace(made_up.FINGERPRINT, device_uuid=device)
-        return made_up.result("cupy.exp", *measurements, point={"n": n}, fingerprint=fingerprint)
-
-    kernel = made_up.measured(110.0)
-    others = [
-        made_up.measured(500.0, scope="transfer"),
-        made_up.measured(500.0, beside=True),
-        made_up.measured(0.0),
-    ]
-    results = [result(n, kernel) for n in range(5)]
-    ignored = [result(n, *others) for n in range(5)] + [result(0, kernel, device=None), result(9, kernel)]
-    for newest in ((100.0,), (80.0, 125.0)):
-        own = [recorded(0, "A", 50.0), *(recorded(1, "A", ns) for ns in newest), recorded(1, "B", 500.0)]
-        times = {kernel.key: tuple(own), others[0].key: tuple(own)}
-        history = {each.nodeid: RecordedCase((), times) for each in results}
-        assert since_own_record(results + ignored, history) == pytest.approx({"A": math.log(1.1)})
-        assert since_own_record(results[:4], history) == {}
