@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import importlib.util
 import logging
 import secrets
 import socket
@@ -324,7 +325,10 @@ def validate_on_dask(scheduler: str, asked: Asked, *, needs_gpu: bool) -> int:
         needs_gpu: whether a worker without a GPU is lost; else it runs what a host and a simulator can.
     """
     recording = "would write on workers; record on one host"
-    asked.refuse_unless(("compare", "off"), recording, "distributed", "'pytest-gpukern[fleet]'")
+    asked.refuse_unless(("compare", "off"), recording)
+    if importlib.util.find_spec("distributed") is None:
+        install = "pip install 'pytest-gpukern[fleet]'"
+        raise UsageError(f"distributed runs the GPUs, and is not installed: {install}")
     if unknown := [path for path in asked.reports if Path(path).suffix not in FORMS]:
         raise UsageError(f"{REPORT}={unknown[0]} is neither a folder (end it in /) nor of {', '.join(FORMS)}")
     done = asyncio.run(_validated(scheduler, asked, needs_gpu=needs_gpu))
