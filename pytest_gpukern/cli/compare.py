@@ -114,9 +114,9 @@ def _read_side(path: Path) -> Side:
             _add_baseline(side, load(file))
             continue
         run = read_run(file)
-        tests = Counter(case_id for case_id, _ in {(result.case.id, result.test) for result in run.results})
+        tests = Counter(case_id for case_id, _ in {(result.case.id, result.nodeid) for result in run.results})
         for result in run.results:  # tests of two modules may have one id
-            name = result.case.id if tests[result.case.id] == 1 else result.test
+            name = result.case.id if tests[result.case.id] == 1 else result.nodeid
             if result.correctness is Correctness.INCORRECT:
                 side.incorrect[name] = result.diagnosis or "wrong outputs"
             for session in unselected(result, run.sessions_of(result)):

@@ -225,8 +225,8 @@ def test_of_many_samples_no_outlier_is_lost():
 # --- files ----------------------------------------------------------------------------------------
 
 
-def test_a_test_that_each_gpu_measures_has_a_link_for_each():
-    made = [made_up.result(nodeid=f"test_it.py::test_it@GPU-{number}") for number in range(2)]
+def test_tests_that_share_an_id_have_a_link_each():
+    made = [made_up.result(nodeid=f"test_{number}.py::test_it") for number in range(2)]
     (run,) = data_of(RunResults(made))["runs"]
     assert [case["id"] for case in run["cases"]] == [each.nodeid for each in made]
 
