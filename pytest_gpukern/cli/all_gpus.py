@@ -19,14 +19,15 @@ from pathlib import Path
 from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.suites import RAN, REPORT, Asked, NoRunError, Run, UsageError, started, visible_gpus
 from pytest_gpukern.findings import cards, fleet
-from pytest_gpukern.findings.cards import Card, Session
+from pytest_gpukern.findings.cards import Card, CardFigures
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.model import Device, short_uuid
 from pytest_gpukern.gpu.nvml import Nvml, open_nvml
 from pytest_gpukern.report import units
 from pytest_gpukern.report.fleet import Told, rows, terminal
-from pytest_gpukern.report.fleet_files import sessions_of, write_run
+from pytest_gpukern.report.fleet_files import figures_of, write_run
 from pytest_gpukern.report.layout import wrapped
+from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.session.arguments import Token, is_for_children, known_options, tokenized
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
@@ -159,20 +160,20 @@ class _Validation:
     asked: Asked
     further: Sequence[str]
     statuses: list[int] = field(default_factory=list)
-    sessions: list[Session] = field(default_factory=list)
+    figures: list[CardFigures] = field(default_factory=list)
 
     def run(self) -> int:
         uuids = [*self.host.gpus]
         _say(f"measuring {units.counted(len(uuids), 'GPU')} side by side")
         self._round(self.asked.options, uuids)
-        kernels = fleet.to_measure_again(self.sessions)
+        kernels = fleet.to_measure_again(self.figures)
         for number in range(2, cards.ROUNDS + 1) if kernels else ():
             self._again(f"session {number} of {cards.ROUNDS}", uuids, kernels)
-        raising = [*self.sessions]
+        raising = [*self.figures]
         found = fleet.judged(raising, expected=())
         if suspects := fleet.to_confirm(found):
             self._confirm(suspects, kernels)
-            confirming = self.sessions[len(raising) :]
+            confirming = self.figures[len(raising) :]
             found = fleet.judged(raising, confirming, expected=())
         told = Told(found, rows(found))
         lines = ["", *terminal(told, exits.width()), *_not_validated(self.host)]
@@ -193,7 +194,7 @@ class _Validation:
 
     def _again(self, what: str, uuids: Sequence[str], kernels: Iterable[str]) -> None:
         """Measures kernels again in fresh processes, without judging."""
-        known = {kernel: of.test for session in self.sessions for kernel, of in session.kernels.items()}
+        known = {kernel: of.test for figures in self.figures for kernel, of in figures.kernels.items()}
         begun, tests = time.monotonic(), sorted({known[kernel] for kernel in kernels})
         try:
             self._round([*self.further, *_UNJUDGED], uuids, tests)
@@ -217,12 +218,12 @@ class _Validation:
                     if lost == len(runs):
                         raise
                     self.statuses.append(exits.BAD)
-                    self.sessions.append(Session(gpu, "", datetime.now(UTC), problems=(str(error),)))
+                    self.figures.append(CardFigures(gpu, "", datetime.now(UTC), problems=(str(error),)))
                     continue
                 self.statuses.append(status)
-                for session in sessions_of(content):
-                    known = replace(session.card, uuid=uuid, index=gpu.index, model=gpu.model)
-                    self.sessions.append(replace(session, card=known))
+                for of in figures_of(read_run(run.file)):
+                    known = replace(of.card, uuid=uuid, index=gpu.index, model=gpu.model)
+                    self.figures.append(replace(of, card=known))
                 self.host.keep(uuid, self.asked.folders, content)
 
 

@@ -90,23 +90,24 @@ def _on_one_gpu(asked: Asked) -> int:
         report = Path(temporary, "run.json")
         status = subprocess.call(command([*asked.with_reports, f"{REPORT}={report}"]))
         if report.exists():
-            _keep(report.read_bytes(), asked.folders)
+            _keep(report, asked.folders)
     return status
 
 
-def _keep(content: bytes, folders: Sequence[Path]) -> None:
+def _keep(report: Path, folders: Sequence[Path]) -> None:
     """Writes a run's file into folders, named by this host and by its card's number in nvidia-smi."""
     from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
     from pytest_gpukern.gpu.nvml import open_nvml
-    from pytest_gpukern.report.fleet_files import sessions_of, write_run
+    from pytest_gpukern.report.fleet_files import write_run
+    from pytest_gpukern.report.run_file import read_run
 
-    uuids = {session.card.uuid for session in sessions_of(content)}
+    uuids = {result.fingerprint.device_uuid for result in read_run(report).results}
     index = ""
     with contextlib.suppress(DeviceError, NvmlUnavailable), open_nvml() as nvml:
         owners = ((gpu.index, {gpu.uuid, *(part.uuid for part in gpu.mig_instances)}) for gpu in nvml.gpus())
         index = next((str(number) for number, names in owners if names & uuids), "")
     for folder in folders:
-        path = write_run(folder, socket.gethostname(), index, content)
+        path = write_run(folder, socket.gethostname(), index, report.read_bytes())
         sys.stdout.write(f"gpukern validate: the run is in {path}\n")
 
 

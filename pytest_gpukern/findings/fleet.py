@@ -45,11 +45,11 @@ from pytest_gpukern.findings.cards import (
     FEWEST_CASES,
     LIMITS,
     Card,
+    CardFigures,
     CardFinding,
     CardVerdict,
     Cause,
     Facts,
-    Session,
     causes,
     combined,
     grouped,
@@ -74,7 +74,7 @@ _FEWEST_TO_COMPARE = 3
 _OTHERS = 31
 _KERNELS_OF_A_CLASS = 16  # for further sessions: their median is known better than cards differ
 
-_ByCard = Mapping[Card, Sequence[Session]]
+_ByCard = Mapping[Card, Sequence[CardFigures]]
 _Rows = Mapping[str, list[int]]
 _Versions = tuple[tuple[str, str], ...]
 
@@ -186,7 +186,7 @@ class FleetFindings:
 # --- the fleet ------------------------------------------------------------------------------------
 
 
-def sides(sessions: Iterable[Session]) -> tuple[list[Session], list[Session]]:
+def sides(sessions: Iterable[CardFigures]) -> tuple[list[CardFigures], list[CardFigures]]:
     """Returns the sessions that may raise a suspicion, and those that confirm one: of three a card or more.
 
     The first third raises, rounded up, and the others confirm. With fewer all raise, and none confirms.
@@ -200,8 +200,8 @@ def sides(sessions: Iterable[Session]) -> tuple[list[Session], list[Session]]:
 
 
 def judged(
-    raising: Sequence[Session],
-    confirming: Sequence[Session] = (),
+    raising: Sequence[CardFigures],
+    confirming: Sequence[CardFigures] = (),
     *,
     expected: Iterable[str] | None = None,
     unreadable: Iterable[tuple[str, str]] = (),
@@ -232,7 +232,7 @@ def judged(
     )
 
 
-def _by_card(sessions: Iterable[Session]) -> dict[Card, list[Session]]:
+def _by_card(sessions: Iterable[CardFigures]) -> dict[Card, list[CardFigures]]:
     """Returns the sessions of each card, oldest first; one that is there twice counts once."""
     in_time = sorted(sessions, key=lambda session: session.created)
     # A run in which nothing was measured does not know its card, but its file has host and index.
@@ -340,10 +340,10 @@ def kernel_classes(by_card: _ByCard) -> dict[str, str]:
     return {kernel: max(LIMITS, key=of.__getitem__) for kernel, of in counts.items() if None not in of}
 
 
-def to_measure_again(sessions: Sequence[Session]) -> dict[str, str]:
+def to_measure_again(sessions: Sequence[CardFigures]) -> dict[str, str]:
     """Returns kernel → class of those that further sessions measure: the quickest of each problem in turn.
 
-    `Session.kernels` has their tests. Cases that one card computed wrongly are left out.
+    `CardFigures.kernels` has their tests. Cases that one card computed wrongly are left out.
     """
     kernels = {kernel: of for session in sessions for kernel, of in session.kernels.items()}
     wrong = {case for session in sessions for case in session.wrong}
@@ -599,7 +599,7 @@ class Change:
 
 
 def changed(
-    before: Sequence[Session], raising: Sequence[Session], confirming: Sequence[Session]
+    before: Sequence[CardFigures], raising: Sequence[CardFigures], confirming: Sequence[CardFigures]
 ) -> Change | None:
     """Returns how the cards that have sessions on both sides have changed, or None if none has."""
     old, now = _by_card(before), _by_card([*raising, *confirming])
@@ -608,7 +608,7 @@ def changed(
         return None
     usual = _medians(own.values())
 
-    def beside_its_own(session: Session) -> Session:
+    def beside_its_own(session: CardFigures) -> CardFigures:
         """Returns the session with the times that it would have if all cards had been alike before."""
         was, times = own[session.card], session.times_ns
         return replace(session, times_ns={k: times[k] * usual[k] / was[k] for k in times if k in was})

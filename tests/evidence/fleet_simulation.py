@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytest_gpukern.findings.cards import Card, Kernel, Session, class_of
+from pytest_gpukern.findings.cards import Card, CardFigures, Kernel, class_of
 from pytest_gpukern.findings.fleet import FleetFindings, Kind, judged, sides
 from pytest_gpukern.values.result import Result
 
@@ -106,7 +106,7 @@ def _two_levels(logs: Any, classes: Any) -> tuple[Any, Any]:
 
 def draw(
     of: Spreads, rng: np.random.Generator, *, heavy: bool, planted: bool, cards: int = CARDS
-) -> Iterator[Session]:
+) -> Iterator[CardFigures]:
     """Yields the sessions of a fleet, with all that is planted, or healthy."""
 
     def noise(*shape: int) -> Any:
@@ -123,7 +123,7 @@ def draw(
         times = of.times_ns * np.exp(own + session + of.sample * noise(cards, kernels))
         for card in range(cards):
             host, index = divmod(card, CARDS_OF_A_HOST)
-            yield Session(
+            yield CardFigures(
                 Card(f"GPU-{card}", f"host{host}", f"{index}", "NVIDIA H200", "580"),
                 f"{number}",
                 _BEGAN + timedelta(hours=number),

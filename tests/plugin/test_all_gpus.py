@@ -17,7 +17,7 @@ from pytest_gpukern.cli import all_gpus, suites, validate
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.gpu.errors import NvmlUnavailable
 from pytest_gpukern.gpu.nvml import PcieLink
-from pytest_gpukern.report.fleet_files import read_sessions
+from pytest_gpukern.report.fleet_files import read_figures
 from pytest_gpukern.report.run import Failure, RunResults
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import Correctness
@@ -235,8 +235,8 @@ def test_a_folder_gets_a_file_of_each_gpu_and_session(host, rounds):
         f"{socket.gethostname()}-{card}{number}.json" for card in range(3) for number in (".2", ".3", "")
     ]
     assert sorted(path.name for path in Path("runs").iterdir()) == sorted(names)
-    sessions, unreadable = read_sessions(Path("runs").iterdir())
-    assert (len({session.card for session in sessions}), len(sessions), unreadable) == (3, 9, [])
+    figures, unreadable = read_figures(Path("runs").iterdir())
+    assert (len({of.card for of in figures}), len(figures), unreadable) == (3, 9, [])
 
 
 def test_a_run_that_wrote_nothing_is_an_error_whatever_file_is_there(host, rounds, monkeypatch):

@@ -21,9 +21,9 @@ from pytest_gpukern.findings.cards import (
     LIMITS,
     ROUNDS,
     Card,
+    CardFigures,
     CardVerdict,
     Kernel,
-    Session,
     causes,
     class_of,
     facts_of,
@@ -44,7 +44,7 @@ BEGAN = datetime(2026, 11, 26, tzinfo=UTC)
 
 def session_of(card, ratios, number=0, classes=CLASSES, facts=None, **of_card):
     """Returns a session with times that are these multiples of what is usual: kernel → ratio."""
-    return Session(
+    return CardFigures(
         Card(card, "", card, "H200", **of_card),
         f"{number}",
         BEGAN + timedelta(hours=number),
@@ -81,7 +81,7 @@ def h200s():
         for card, sessions in cards.items() if case in kernels else ():
             times.setdefault(card, {})[case] = statistics.median(sessions)
     return {
-        card: Session(Card(card, model="H200"), "1", BEGAN, of_card, kernels)
+        card: CardFigures(Card(card, model="H200"), "1", BEGAN, of_card, kernels)
         for card, of_card in times.items()
     }
 
@@ -269,7 +269,7 @@ def test_what_limits_a_kernel(name, measured, expected):
 )
 def test_a_class_is_that_on_most_cards_of_several(names, expected):
     sessions = [
-        Session(Card(f"{card}"), "", BEGAN, {"k": 1}, {"k": Kernel(x)}) for card, x in enumerate(names)
+        CardFigures(Card(f"{card}"), "", BEGAN, {"k": 1}, {"k": Kernel(x)}) for card, x in enumerate(names)
     ]
     assert kernel_classes({session.card: [session] for session in sessions}).get("k") == expected
 
