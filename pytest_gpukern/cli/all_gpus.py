@@ -17,7 +17,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pytest_gpukern.cli import exits
-from pytest_gpukern.cli.suites import RAN, REPORT, Asked, NoRunError, Run, UsageError, started, visible_gpus
+from pytest_gpukern.cli.suites import (
+    RAN,
+    REPORT,
+    NoRunError,
+    Run,
+    UsageError,
+    ValidateOptions,
+    started,
+    visible_gpus,
+)
 from pytest_gpukern.findings import cards, fleet
 from pytest_gpukern.findings.cards import Card, CardFigures
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
@@ -39,7 +48,7 @@ _KERNELS_ONLY = "--gpukern-scope=kernel"
 _UNJUDGED = ("--gpukern-baseline=off", "--gpukern-fail-on=none")
 
 
-def validate_all_gpus(asked: Asked) -> int:
+def validate_all_gpus(asked: ValidateOptions) -> int:
     """Validates all visible GPUs of the first one's model; returns the exit status."""
     recording = "records a case once, on one GPU; --gpukern-baseline=append records every GPU"
     asked.refuse_unless(("compare", "append", "off"), recording)
@@ -108,7 +117,7 @@ class _Host:
     @contextlib.contextmanager
     def side_by_side(
         self,
-        asked: Asked,
+        asked: ValidateOptions,
         options: Sequence[str],
         uuids: Iterable[str],
         tests: Sequence[str] = (),
@@ -138,7 +147,7 @@ def _of_gpu(path: Path, gpu: str) -> Path:
     return path.with_stem(f"{path.stem}-{gpu}")
 
 
-def _record(host: _Host, asked: Asked) -> int:
+def _record(host: _Host, asked: ValidateOptions) -> int:
     """Records every GPU at the same time, in a run of its own each; shows one run after the other."""
     statuses = []
     with host.side_by_side(asked, asked.options, host.gpus) as runs:
@@ -157,7 +166,7 @@ class _Validation:
     """Validates the GPUs of a host; `further` are pytest's options in all rounds but the first."""
 
     host: _Host
-    asked: Asked
+    asked: ValidateOptions
     further: Sequence[str]
     statuses: list[int] = field(default_factory=list)
     figures: list[CardFigures] = field(default_factory=list)

@@ -23,7 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpukern.cli import exits
-from pytest_gpukern.cli.suites import REPORT, Asked, Command, NoRunError, UsageError, started, visible_gpus
+from pytest_gpukern.cli.suites import (
+    REPORT,
+    Command,
+    NoRunError,
+    UsageError,
+    ValidateOptions,
+    started,
+    visible_gpus,
+)
 from pytest_gpukern.findings import fleet
 from pytest_gpukern.findings.cards import FRESH_ROUNDS, Card, CardFigures
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
@@ -183,7 +191,7 @@ class _Validation:
         confirming: later ones, of cards in doubt and of their neighbours.
     """
 
-    def __init__(self, cluster: _Cluster, asked: Asked, *, needs_gpu: bool) -> None:
+    def __init__(self, cluster: _Cluster, asked: ValidateOptions, *, needs_gpu: bool) -> None:
         self._cluster, self._asked, self._needs_gpu = cluster, asked, needs_gpu
         self._sees: dict[str, list[Card]] = {}
         self._cards: dict[Card, _ToDo] = {}
@@ -328,7 +336,7 @@ def _figures(content: bytes, card: Card) -> list[CardFigures]:
 # --- the command ----------------------------------------------------------------------------------
 
 
-def validate_on_dask(scheduler: str, asked: Asked, *, needs_gpu: bool) -> int:
+def validate_on_dask(scheduler: str, asked: ValidateOptions, *, needs_gpu: bool) -> int:
     """Validates all GPUs that the workers of a cluster see; returns the exit status.
 
     Args:
@@ -353,7 +361,7 @@ def validate_on_dask(scheduler: str, asked: Asked, *, needs_gpu: bool) -> int:
     return exits.BAD if found.bad else exits.FINE
 
 
-async def _validated(scheduler: str, asked: Asked, *, needs_gpu: bool) -> _Validation:
+async def _validated(scheduler: str, asked: ValidateOptions, *, needs_gpu: bool) -> _Validation:
     from distributed import Client
 
     for name in ("distributed", "distributed.client"):  # we say ourselves what is lost

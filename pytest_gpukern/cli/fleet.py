@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_gpukern.cli import exits
-from pytest_gpukern.findings.fleet import changed, judged, sides
+from pytest_gpukern.findings.fleet import changed, judged, split_sessions
 from pytest_gpukern.report import units
 from pytest_gpukern.report.fleet import FORMS, Told, rows, terminal
 from pytest_gpukern.report.fleet_files import NO_RUNS, host_and_index, read_figures, run_files
@@ -53,7 +53,7 @@ def _run(known: argparse.Namespace) -> int:
     figures, unreadable = read_figures(file for path in known.files for file in run_files(path))
     if not figures:
         raise (*unreadable, FileError(known.files[0], "holds no run", NO_RUNS))[0]
-    raising, confirming = sides(figures)
+    raising, confirming = split_sessions(figures)
     unread = [(host, index) for host, index in (host_and_index(error.path) for error in unreadable) if index]
     reported = {each.card.host for each in figures} | {host for host, _ in unread}
     listed = {} if known.expect is None else _hosts(known.expect, reported)

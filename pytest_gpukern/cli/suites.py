@@ -47,7 +47,7 @@ class UsageError(RefusedError):
 
 
 @dataclass(frozen=True)
-class Asked:
+class ValidateOptions:
     """Holds what pytest's options ask for.
 
     Attributes:
@@ -64,7 +64,7 @@ class Asked:
     folders: list[Path]
 
     @classmethod
-    def of(cls, command: Command, options: Sequence[str]) -> Asked:
+    def of(cls, command: Command, options: Sequence[str]) -> ValidateOptions:
         """Reads options as pytest does; raises UsageError if one lacks its value."""
         try:
             read, _ = tokenized(options, [KnownOption((f"--gpukern-{name}",), None) for name in _READ])

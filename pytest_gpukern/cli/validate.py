@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_gpukern.cli.suites import REPORT, Asked, UsageError, plugin_options
+from pytest_gpukern.cli.suites import REPORT, UsageError, ValidateOptions, plugin_options
 from pytest_gpukern.package import FOLDER, SUITES
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.backend_table import select_the_host_only
@@ -50,7 +50,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def validate(options: Sequence[str] = (), *, all_gpus: bool = False, dask: str | None = None) -> int:
     """Runs the packaged suites in a pytest of their own, or in several; returns the exit status."""
-    typed = Asked.of(command, options)
+    typed = ValidateOptions.of(command, options)
     writes = typed.baseline in ("create", "append", "update")
     if writes and "baseline-dir" not in typed.values and suites_folder().parent == FOLDER:
         problem = "the next installation would delete baselines beside the installed suites"
@@ -61,8 +61,8 @@ def validate(options: Sequence[str] = (), *, all_gpus: bool = False, dask: str |
     needs_gpu = typed.values.get("simulator") not in ("auto", "always") and not host_only
     options = [*options, *_failing(typed, needs_gpu=needs_gpu)]
     if not all_gpus and dask is None:
-        return _on_one_gpu(Asked.of(command, options))
-    asked = Asked.of(command, [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *options])
+        return _on_one_gpu(ValidateOptions.of(command, options))
+    asked = ValidateOptions.of(command, [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *options])
     # Python would die on the spot; so it ends what was started.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
@@ -77,13 +77,13 @@ def validate(options: Sequence[str] = (), *, all_gpus: bool = False, dask: str |
         return 128 + signal.SIGINT
 
 
-def _failing(typed: Asked, *, needs_gpu: bool) -> list[str]:
+def _failing(typed: ValidateOptions, *, needs_gpu: bool) -> list[str]:
     """Returns the kinds of `--gpukern-fail-on` that are on here, as an option, which adds to those typed."""
     usual = ["no-gpu"] * needs_gpu + ["missing"] * (typed.baseline != "off")
     return [f"--gpukern-fail-on={','.join(usual)}"] if usual else []
 
 
-def _on_one_gpu(asked: Asked) -> int:
+def _on_one_gpu(asked: ValidateOptions) -> int:
     if not asked.folders:
         return subprocess.call(command(asked.with_reports))
     with TemporaryFolder("validate") as temporary:

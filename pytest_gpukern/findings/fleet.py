@@ -186,7 +186,7 @@ class FleetFindings:
 # --- the fleet ------------------------------------------------------------------------------------
 
 
-def sides(sessions: Iterable[CardFigures]) -> tuple[list[CardFigures], list[CardFigures]]:
+def split_sessions(sessions: Iterable[CardFigures]) -> tuple[list[CardFigures], list[CardFigures]]:
     """Returns the sessions that may raise a suspicion, and those that confirm one: of three a card or more.
 
     The first third raises, rounded up, and the others confirm. With fewer all raise, and none confirms.

@@ -127,6 +127,7 @@ class Rounds:
 
     Attributes:
         commands: card → those of its rounds.
+        turns: card → the folder of each round, by which processes take turns on the host.
     """
 
     writes = True
@@ -143,11 +144,12 @@ class Rounds:
     ):
         self.slower, self.status, self.failed, self.wrong = slower, status, failed or {}, wrong
         self.kernels = kernels
-        self.commands = {}
+        self.commands, self.turns = {}, {}
 
     def __call__(self, arguments, env, output):
         card = UUIDS.index(env["CUDA_VISIBLE_DEVICES"])
         self.commands.setdefault(card, []).append(arguments)
+        self.turns.setdefault(card, []).append(env["GPUKERN_RUN_FOLDER"])
         status = self.status(len(self.commands[card]), card)
         file = next(each.partition("=")[2] for each in reversed(arguments) if "--gpukern-report=" in each)
         tests = [int(each.rpartition("[")[2].rstrip("]")) for each in arguments if "test_work[" in each]
@@ -203,6 +205,8 @@ def test_healthy_gpus_take_three_rounds_and_further_ones_only_measure(host, roun
     assert status == 0
     assert out.endswith("gpukern validate --all-gpus: 3 cards of 1 host: nothing stands out\n")
     assert {card: len(of) for card, of in made.commands.items()} == {0: 3, 1: 3, 2: 3}
+    first, *others = made.turns.values()
+    assert others == [first, first], "a time of the host waits for the processes of the other GPUs"
     for first, *further in made.commands.values():
         assert {"-k", "--durations=3", "-v", "--gpukern-scope=kernel"} <= set(first)
         for command in further:

@@ -17,7 +17,7 @@ from fake_nvml import UUIDS, FakeNvml, gpu
 
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.cli import validate
-from pytest_gpukern.cli.suites import Asked
+from pytest_gpukern.cli.suites import ValidateOptions
 from pytest_gpukern.findings.fleet import judged
 from pytest_gpukern.gpu import nvml
 from pytest_gpukern.gpu.model import SIMULATED_UUID
@@ -351,7 +351,7 @@ def test_only_folders_are_taken_out_of_the_options(tmp_path):
     tmp_path.joinpath("there").mkdir()
     report = "--gpukern-report"
     given = [f"{report}=new/", "-k", "x", report, f"{tmp_path}/there", report, "run.json", f"{report}="]
-    asked = Asked.of(validate.command, given)
+    asked = ValidateOptions.of(validate.command, given)
     assert asked.with_reports == ["-k", "x", f"{report}=run.json", f"{report}="]
     assert asked.folders == [Path("new/"), tmp_path / "there"]
 

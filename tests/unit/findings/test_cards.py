@@ -29,7 +29,7 @@ from pytest_gpukern.findings.cards import (
     facts_of,
     is_valid,
 )
-from pytest_gpukern.findings.fleet import judged, kernel_classes, sides, to_confirm
+from pytest_gpukern.findings.fleet import judged, kernel_classes, split_sessions, to_confirm
 from pytest_gpukern.measure.card_state import CARD
 from pytest_gpukern.values.result import Result
 
@@ -205,7 +205,7 @@ def test_what_raised_a_suspicion_does_not_confirm_it():
 
 @pytest.mark.parametrize(("sessions", "raise_it"), [(1, 1), (2, 2), (3, 1), (4, 2), (6, 2), (7, 3)])
 def test_the_first_third_of_three_sessions_or_more_raises(sessions, raise_it):
-    raising, confirming = sides(session_of("A", {}, number) for number in reversed(range(sessions)))
+    raising, confirming = split_sessions(session_of("A", {}, number) for number in reversed(range(sessions)))
     assert [each.id for each in (*raising, *confirming)] == [f"{number}" for number in range(sessions)]
     assert len(raising) == raise_it
 
@@ -228,7 +228,7 @@ def test_twenty_cards_are_judged_by_their_spread(count, slow):
         for card in range(count):
             ratio = (1.01 if card == 4 else 1) * math.exp(2e-4 * rng.standard_normal())
             sessions.append(session_of(str(card), every(ratio), number))
-    found = verdicts(*sides(sessions))
+    found = verdicts(*split_sessions(sessions))
     assert [card for card, each in found.items() if each.bad] == slow
 
 
