@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytest_gpukern.findings.cards import Card, Kernel, Session, class_of
-from pytest_gpukern.findings.fleet import FleetFindings, Kind, judged, sides
+from pytest_gpukern.findings.cards import Card, CardFigures, Kernel, class_of
+from pytest_gpukern.findings.fleet import FleetFindings, Kind, judged, split_sessions
 from pytest_gpukern.values.result import Result
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _two_levels(logs: Any, classes: Any) -> tuple[Any, Any]:
 
 def draw(
     of: Spreads, rng: np.random.Generator, *, heavy: bool, planted: bool, cards: int = CARDS
-) -> Iterator[Session]:
+) -> Iterator[CardFigures]:
     """Yields the sessions of a fleet, with all that is planted, or healthy."""
 
     def noise(*shape: int) -> Any:
@@ -123,7 +123,7 @@ def draw(
         times = of.times_ns * np.exp(own + session + of.sample * noise(cards, kernels))
         for card in range(cards):
             host, index = divmod(card, CARDS_OF_A_HOST)
-            yield Session(
+            yield CardFigures(
                 Card(f"GPU-{card}", f"host{host}", f"{index}", "NVIDIA H200", "580"),
                 f"{number}",
                 _BEGAN + timedelta(hours=number),
@@ -158,7 +158,7 @@ def simulate(
             kind = f"{'t3' if heavy else 'normal'} tails, {'with faults' if planted else 'healthy'}"
             rng, counts = np.random.default_rng((SEED, heavy, planted)), Counter[str]()
             for number in range(max(1, fleets // 4) if planted or heavy else fleets):
-                raising, confirming = sides(draw(of, rng, heavy=heavy, planted=planted, cards=cards))
+                raising, confirming = split_sessions(draw(of, rng, heavy=heavy, planted=planted, cards=cards))
                 names = tallied(judged(raising, confirming, expected=[*hosts, MISSING] if planted else hosts))
                 names |= {"suspected"} & tallied(judged(raising))  # by one session alone
                 usual = {f"GPU-{card}" for card in SLOW} | {

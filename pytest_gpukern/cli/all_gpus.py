@@ -1,8 +1,8 @@
 """Runs `gpukern validate --all-gpus`: the suites on every GPU of a host side by side; compares the GPUs.
 
-The first round is a run of all suites with `-n auto --dist=each`, which judges each GPU by its record. Two
-more rounds on all GPUs measure some kernels of each class again, and three on suspected GPUs and a neighbour.
-Each round has a fresh process for each GPU.
+The first round runs all suites, and judges each GPU by its record. Two more rounds on all GPUs measure some
+kernels of each class again, and three on suspected GPUs and a neighbour. Each round starts a pytest of its
+own for each GPU.
 """
 
 from __future__ import annotations
@@ -11,24 +11,35 @@ import contextlib
 import socket
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pytest_gpukern.cli import exits
-from pytest_gpukern.cli.suites import RAN, REPORT, Asked, NoRunError, UsageError, started, visible_gpus
+from pytest_gpukern.cli.suites import (
+    RAN,
+    REPORT,
+    NoRunError,
+    Run,
+    UsageError,
+    ValidateOptions,
+    started,
+    visible_gpus,
+)
 from pytest_gpukern.findings import cards, fleet
-from pytest_gpukern.findings.cards import Card, Session
+from pytest_gpukern.findings.cards import Card, CardFigures
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.model import Device, short_uuid
 from pytest_gpukern.gpu.nvml import Nvml, open_nvml
 from pytest_gpukern.report import units
 from pytest_gpukern.report.fleet import Told, rows, terminal
-from pytest_gpukern.report.fleet_files import sessions_of, write_run
+from pytest_gpukern.report.fleet_files import figures_of, write_run
 from pytest_gpukern.report.layout import wrapped
-from pytest_gpukern.report.run import RunResults
-from pytest_gpukern.report.run_file import read_run, run_text
-from pytest_gpukern.session.arguments import is_for_children, known_options, tokenized
+from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.session.arguments import Token, is_for_children, known_options, tokenized
+from pytest_gpukern.values.atomic_file import TemporaryFolder
+from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.untrusted_json import FileError
 
 _COMMAND = "validate --all-gpus"
@@ -37,11 +48,16 @@ _KERNELS_ONLY = "--gpukern-scope=kernel"
 _UNJUDGED = ("--gpukern-baseline=off", "--gpukern-fail-on=none")
 
 
-def validate_all_gpus(asked: Asked) -> int:
+def validate_all_gpus(asked: ValidateOptions) -> int:
     """Validates all visible GPUs of the first one's model; returns the exit status."""
     recording = "records a case once, on one GPU; --gpukern-baseline=append records every GPU"
-    asked.refuse_unless(("compare", "append", "off"), recording, "xdist", "pytest-xdist")
-    further = _further(asked.options)
+    asked.refuse_unless(("compare", "append", "off"), recording)
+    tokens = _tokens(asked.options)
+    for token in tokens:
+        if "--junitxml" in token.option.names:
+            own = "each GPU has a pytest of its own, and all would write this file"
+            raise UsageError(f"{token.written[0]}: {own}. {REPORT}=FILE writes a file for each")
+    further = [argument for token in tokens if is_for_children(token.option) for argument in token.written]
     try:
         with open_nvml() as nvml:
             host = _Host.of(nvml)
@@ -50,8 +66,8 @@ def validate_all_gpus(asked: Asked) -> int:
         raise exits.RefusedError(error, getattr(error, "status", exits.BAD)) from error
 
 
-def _further(options: Sequence[str]) -> list[str]:
-    """Returns the options of further rounds: those that neither report, judge nor select tests."""
+def _tokens(options: Sequence[str]) -> list[Token]:
+    """Returns the options as pytest reads them, with the plugins that it would load."""
     from _pytest.config import get_config
 
     config = get_config()
@@ -60,10 +76,9 @@ def _further(options: Sequence[str]) -> list[str]:
     if not config.pluginmanager.has_plugin("gpukern"):
         config.pluginmanager.import_plugin("pytest_gpukern.plugin")
     try:
-        tokens, _ = tokenized(options, known_options(config))
+        return tokenized(options, known_options(config))[0]
     except ValueError as error:
         raise UsageError(error) from error
-    return [argument for token in tokens if is_for_children(token.option) for argument in token.written]
 
 
 @dataclass(frozen=True)
@@ -99,27 +114,32 @@ class _Host:
         for folder in folders:
             write_run(folder, socket.gethostname(), str(self.gpus[uuid].index), content)
 
+    @contextlib.contextmanager
+    def side_by_side(
+        self,
+        asked: ValidateOptions,
+        options: Sequence[str],
+        uuids: Iterable[str],
+        tests: Sequence[str] = (),
+    ) -> Iterator[dict[str, Run]]:
+        """Starts a pytest for each GPU, of all suites with its reports, or of some tests.
 
-# --- recording ------------------------------------------------------------------------------------
+        They take turns where they time something on the host.
+        """
+        with contextlib.ExitStack() as stack:
+            turns = {RUN_FOLDER_VARIABLE: stack.enter_context(TemporaryFolder("validate"))}
+            runs = {}
+            for uuid in uuids:
+                paths = [] if tests else [_of_gpu(Path(path), self.short(uuid)) for path in asked.reports]
+                given = [_KERNELS_ONLY, *options, *(f"{REPORT}={path}" for path in paths)]
+                run = started(asked.command, given, tests=tests, gpus=[uuid], environ=turns)
+                runs[uuid] = stack.enter_context(run)
+            yield runs
 
-
-def _record(host: _Host, asked: Asked) -> int:
-    """Records every GPU at the same time, in a run of its own each; shows one run after the other."""
-    with contextlib.ExitStack() as stack:
-        runs, statuses = {}, []
-        for uuid in host.gpus:
-            reports = [f"{REPORT}={_of_gpu(Path(path), host.short(uuid))}" for path in asked.reports]
-            options = [_KERNELS_ONLY, *asked.options, *reports]
-            runs[uuid] = stack.enter_context(started(asked.command, options, gpus=[uuid]))
-        _say(f"recording {units.counted(len(runs), 'GPU')} side by side")
-        for uuid, run in runs.items():
-            statuses.append(run.process.wait())
-            _say(f"GPU {host.name(uuid)}: pytest ended with status {statuses[-1]}")
-            sys.stdout.write(run.output)
-            if run.file.exists():
-                host.keep(uuid, asked.folders, run.file.read_bytes())
-    exits.show([*_not_validated(host)])
-    return next((status for status in statuses if status not in RAN), max(statuses))
+    def show(self, uuid: str, run: Run) -> None:
+        """Shows how a GPU's pytest ended, and what it printed."""
+        _say(f"GPU {self.name(uuid)}: pytest ended with status {run.process.returncode}")
+        sys.stdout.write(run.output)
 
 
 def _of_gpu(path: Path, gpu: str) -> Path:
@@ -127,7 +147,18 @@ def _of_gpu(path: Path, gpu: str) -> Path:
     return path.with_stem(f"{path.stem}-{gpu}")
 
 
-# --- measuring ------------------------------------------------------------------------------------
+def _record(host: _Host, asked: ValidateOptions) -> int:
+    """Records every GPU at the same time, in a run of its own each; shows one run after the other."""
+    statuses = []
+    with host.side_by_side(asked, asked.options, host.gpus) as runs:
+        _say(f"recording {units.counted(len(runs), 'GPU')} side by side")
+        for uuid, run in runs.items():
+            statuses.append(run.process.wait())
+            host.show(uuid, run)
+            if run.file.exists():
+                host.keep(uuid, asked.folders, run.file.read_bytes())
+    exits.show([*_not_validated(host)])
+    return next((status for status in statuses if status not in RAN), max(statuses))
 
 
 @dataclass
@@ -135,23 +166,24 @@ class _Validation:
     """Validates the GPUs of a host; `further` are pytest's options in all rounds but the first."""
 
     host: _Host
-    asked: Asked
+    asked: ValidateOptions
     further: Sequence[str]
     statuses: list[int] = field(default_factory=list)
-    sessions: list[Session] = field(default_factory=list)
+    figures: list[CardFigures] = field(default_factory=list)
 
     def run(self) -> int:
         uuids = [*self.host.gpus]
-        first = self._round(self.asked.with_reports, uuids)
-        kernels = fleet.to_measure_again(self.sessions)
+        _say(f"measuring {units.counted(len(uuids), 'GPU')} side by side")
+        self._round(self.asked.options, uuids)
+        kernels = fleet.to_measure_again(self.figures)
         for number in range(2, cards.ROUNDS + 1) if kernels else ():
             self._again(f"session {number} of {cards.ROUNDS}", uuids, kernels)
-        raising, since_record = [*self.sessions], cards.since_own_record(first.results, first.history)
-        found = fleet.judged(raising, since_record=since_record, expected=())
+        raising = [*self.figures]
+        found = fleet.judged(raising, expected=())
         if suspects := fleet.to_confirm(found):
             self._confirm(suspects, kernels)
-            confirming = self.sessions[len(raising) :]
-            found = fleet.judged(raising, confirming, since_record=since_record, expected=())
+            confirming = self.figures[len(raising) :]
+            found = fleet.judged(raising, confirming, expected=())
         told = Told(found, rows(found))
         lines = ["", *terminal(told, exits.width()), *_not_validated(self.host)]
         exits.show([*lines, f"gpukern {_COMMAND}: {told.verdict[0]}"])
@@ -171,7 +203,7 @@ class _Validation:
 
     def _again(self, what: str, uuids: Sequence[str], kernels: Iterable[str]) -> None:
         """Measures kernels again in fresh processes, without judging."""
-        known = {kernel: of.test for session in self.sessions for kernel, of in session.kernels.items()}
+        known = {kernel: of.test for figures in self.figures for kernel, of in figures.kernels.items()}
         begun, tests = time.monotonic(), sorted({known[kernel] for kernel in kernels})
         try:
             self._round([*self.further, *_UNJUDGED], uuids, tests)
@@ -179,34 +211,29 @@ class _Validation:
             raise DeviceError(f"{error}, so the GPUs were not compared") from error
         _say(f"{what}: {units.counted(len(tests), 'test')}, {units.duration(time.monotonic() - begun)}")
 
-    def _round(self, options: Sequence[str], uuids: Sequence[str], tests: Sequence[str] = ()) -> RunResults:
-        """Runs a pytest on GPUs, and takes what it measured; chosen tests are shown only if they failed."""
-        side_by_side = [_KERNELS_ONLY, *options, "-n", "auto", "--dist=each"]
-        with started(self.asked.command, side_by_side, tests=tests, gpus=uuids, shown=not tests) as run:
-            self.statuses.append(run.process.wait())
-            if self.statuses[-1] != exits.FINE:
-                sys.stdout.write(run.output)
-            content, results = run.content(), read_run(run.file)
-        for session in sessions_of(content):
-            if (uuid := session.card.uuid) in self.host.gpus:
-                named = replace(session.card, index=self.host.name(uuid), model=self.host.gpus[uuid].name)
-                self.sessions.append(replace(session, card=named))
-        self._keep(results)
-        return results
-
-    def _keep(self, run: RunResults) -> None:
-        """Writes what a run measured on each GPU into the folders that were asked for."""
-        for uuid in self.host.gpus if self.asked.folders else ():
-            results = [result for result in run.results if result.fingerprint.device_uuid == uuid]
-            tests = {result.nodeid for result in results}
-            ours = f"@{self.host.short(uuid)}"
-            failures = {
-                test: why for test, why in run.failures.items() if test in tests or test.endswith(ours)
-            }
-            sessions = {test: of for test, of in run.sessions.items() if test in tests}
-            if results or failures:
-                of_gpu = replace(run, results=results, sessions=sessions, failures=failures)
-                self.host.keep(uuid, self.asked.folders, run_text(of_gpu).encode())
+    def _round(self, options: Sequence[str], uuids: Sequence[str], tests: Sequence[str] = ()) -> None:
+        """Measures GPUs; shows chosen tests only if they failed. NoRunError if no run came to its end."""
+        lost = 0
+        with self.host.side_by_side(self.asked, options, uuids, tests) as runs:
+            for uuid, run in runs.items():
+                status = run.process.wait()
+                if not tests or status != exits.FINE:
+                    self.host.show(uuid, run)
+                gpu = Card(uuid, index=self.host.name(uuid), model=self.host.gpus[uuid].name)
+                try:
+                    content = run.content()
+                except NoRunError as error:
+                    lost += 1
+                    if lost == len(runs):
+                        raise
+                    self.statuses.append(exits.BAD)
+                    self.figures.append(CardFigures(gpu, "", datetime.now(UTC), problems=(str(error),)))
+                    continue
+                self.statuses.append(status)
+                for of in figures_of(read_run(run.file)):
+                    known = replace(of.card, uuid=uuid, index=gpu.index, model=gpu.model)
+                    self.figures.append(replace(of, card=known))
+                self.host.keep(uuid, self.asked.folders, content)
 
 
 def _not_validated(host: _Host) -> list[str]:

@@ -84,9 +84,9 @@ def _tests(run: RunResults) -> Iterator[tuple[str, list[Result]]]:
 
     The name is the id of the case; where tests of two modules have one id, it is pytest's.
     """
-    tests = Counter(case_id for case_id, _ in {(result.case.id, result.test) for result in run.results})
+    tests = Counter(case_id for case_id, _ in {(result.case.id, result.nodeid) for result in run.results})
     for result in run.results:
-        name = result.case.id if tests[result.case.id] == 1 else result.test
+        name = result.case.id if tests[result.case.id] == 1 else result.nodeid
         yield name, [_finite(session) for session in unselected(result, run.sessions_of(result))]
 
 

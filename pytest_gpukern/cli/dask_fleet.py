@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import importlib.util
 import logging
 import secrets
 import socket
@@ -22,18 +23,27 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpukern.cli import exits
-from pytest_gpukern.cli.suites import REPORT, Asked, Command, NoRunError, UsageError, started, visible_gpus
+from pytest_gpukern.cli.suites import (
+    REPORT,
+    Command,
+    NoRunError,
+    UsageError,
+    ValidateOptions,
+    started,
+    visible_gpus,
+)
 from pytest_gpukern.findings import fleet
-from pytest_gpukern.findings.cards import FRESH_ROUNDS, Card, Session
+from pytest_gpukern.findings.cards import FRESH_ROUNDS, Card, CardFigures
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.nvml import open_nvml
 from pytest_gpukern.package import __version__
 from pytest_gpukern.processes.sessions import TIMEOUT_S
 from pytest_gpukern.report import units
 from pytest_gpukern.report.fleet import FORMS, Told, rows, terminal
-from pytest_gpukern.report.fleet_files import sessions_of, write_run
-from pytest_gpukern.values.atomic_file import write_named
-from pytest_gpukern.values.untrusted_json import ContentError
+from pytest_gpukern.report.fleet_files import figures_of, write_run
+from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.values.atomic_file import TemporaryFolder, write_named
+from pytest_gpukern.values.untrusted_json import FileError
 
 _LOOK_S = 0.5
 _SIGN_EVERY_S = 5.0
@@ -181,12 +191,12 @@ class _Validation:
         confirming: later ones, of cards in doubt and of their neighbours.
     """
 
-    def __init__(self, cluster: _Cluster, asked: Asked, *, needs_gpu: bool) -> None:
+    def __init__(self, cluster: _Cluster, asked: ValidateOptions, *, needs_gpu: bool) -> None:
         self._cluster, self._asked, self._needs_gpu = cluster, asked, needs_gpu
         self._sees: dict[str, list[Card]] = {}
         self._cards: dict[Card, _ToDo] = {}
-        self.raising: list[Session] = []
-        self.confirming: list[Session] = []
+        self.raising: list[CardFigures] = []
+        self.confirming: list[CardFigures] = []
 
     async def run(self) -> None:
         """Has each worker do one thing at a time; returns when all is measured or lost."""
@@ -253,18 +263,13 @@ class _Validation:
             content = await self._cluster.call(worker, measure, *what)
             for folder in self._asked.folders:
                 write_run(folder, card.host, card.index, content)
-            sessions = sessions_of(content, card.host, card.index)
-            others = [str(session.card) for session in sessions if session.card != card]
-            if others or not sessions:
-                raise NoRunError(f"its process measured {', '.join(others) or 'nothing'}")
-        except ContentError as error:
-            self._lose(card, f"its file cannot be read: {error}")
+            figures = _figures(content, card)
         except NoRunError as error:
             self._lose(card, str(error))
         else:
-            (self.raising if to_do.tests is None else self.confirming).extend(sessions)
+            (self.raising if to_do.tests is None else self.confirming).extend(figures)
             again = "" if to_do.tests is None else " again"
-            cases = {kernel.rpartition(" ")[0] for session in sessions for kernel in session.kernels}
+            cases = {kernel.rpartition(" ")[0] for of in figures for kernel in of.kernels}
             took_s = time.monotonic() - began_s
             self._say(f"{card}{again}: {units.counted(len(cases), 'case')}, {took_s:.0f} s")
         finally:
@@ -280,8 +285,8 @@ class _Validation:
         cases = {output.partition(" ")[0] for of in bits for output in of.names}
         tests = {
             kernel.test: None
-            for session in self.raising
-            for name, kernel in session.kernels.items()
+            for figures in self.raising
+            for name, kernel in figures.kernels.items()
             if name in chosen or name.partition(" ")[0] in cases
         }
         for card, neighbour in doubtful.items():
@@ -307,18 +312,33 @@ class _Validation:
     def _lose(self, card: Card, why: str) -> None:
         if card in self._cards:
             self._cards[card].sessions = 0
-        self.raising.append(Session(card, "", datetime.now(UTC), problems=(why,)))
+        self.raising.append(CardFigures(card, "", datetime.now(UTC), problems=(why,)))
         self._say(f"{card} is lost: {why}")
 
     def _say(self, text: str) -> None:
-        ended = len({session.card for session in self.raising} & self._cards.keys())
+        ended = len({figures.card for figures in self.raising} & self._cards.keys())
         exits.show([f"gpukern validate --dask: {ended} of {units.counted(len(self._cards), 'card')}, {text}"])
+
+
+def _figures(content: bytes, card: Card) -> list[CardFigures]:
+    """Returns the figures in a card's file; NoRunError if it is damaged, or of another card."""
+    with TemporaryFolder("validate") as folder:
+        file = Path(folder, "run.json")
+        file.write_bytes(content)
+        try:
+            figures = figures_of(read_run(file), card.host, card.index)
+        except FileError as error:
+            where = f"{error.where}: " if error.where else ""
+            raise NoRunError(f"its file cannot be read: {where}{error.problem}") from error
+    if others := [str(of.card) for of in figures if of.card != card]:
+        raise NoRunError(f"its process measured {', '.join(others)}")
+    return figures
 
 
 # --- the command ----------------------------------------------------------------------------------
 
 
-def validate_on_dask(scheduler: str, asked: Asked, *, needs_gpu: bool) -> int:
+def validate_on_dask(scheduler: str, asked: ValidateOptions, *, needs_gpu: bool) -> int:
     """Validates all GPUs that the workers of a cluster see; returns the exit status.
 
     Args:
@@ -326,7 +346,10 @@ def validate_on_dask(scheduler: str, asked: Asked, *, needs_gpu: bool) -> int:
         needs_gpu: whether a worker without a GPU is lost; else it runs what a host and a simulator can.
     """
     recording = "would write on workers; record on one host"
-    asked.refuse_unless(("compare", "off"), recording, "distributed", "'pytest-gpukern[fleet]'")
+    asked.refuse_unless(("compare", "off"), recording)
+    if importlib.util.find_spec("distributed") is None:
+        install = "pip install 'pytest-gpukern[fleet]'"
+        raise UsageError(f"distributed runs the GPUs, and is not installed: {install}")
     if unknown := [path for path in asked.reports if Path(path).suffix not in FORMS]:
         raise UsageError(f"{REPORT}={unknown[0]} is neither a folder (end it in /) nor of {', '.join(FORMS)}")
     done = asyncio.run(_validated(scheduler, asked, needs_gpu=needs_gpu))
@@ -340,7 +363,7 @@ def validate_on_dask(scheduler: str, asked: Asked, *, needs_gpu: bool) -> int:
     return exits.BAD if found.bad else exits.FINE
 
 
-async def _validated(scheduler: str, asked: Asked, *, needs_gpu: bool) -> _Validation:
+async def _validated(scheduler: str, asked: ValidateOptions, *, needs_gpu: bool) -> _Validation:
     from distributed import Client
 
     for name in ("distributed", "distributed.client"):  # we say ourselves what is lost

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import importlib.util
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from pytest_gpukern.cli.exits import BAD, RefusedError
 from pytest_gpukern.gpu.errors import DeviceError
@@ -47,7 +47,7 @@ class UsageError(RefusedError):
 
 
 @dataclass(frozen=True)
-class Asked:
+class ValidateOptions:
     """Holds what pytest's options ask for.
 
     Attributes:
@@ -64,7 +64,7 @@ class Asked:
     folders: list[Path]
 
     @classmethod
-    def of(cls, command: Command, options: Sequence[str]) -> Asked:
+    def of(cls, command: Command, options: Sequence[str]) -> ValidateOptions:
         """Reads options as pytest does; raises UsageError if one lacks its value."""
         try:
             read, _ = tokenized(options, [KnownOption((f"--gpukern-{name}",), None) for name in _READ])
@@ -86,8 +86,8 @@ class Asked:
         """Returns the options for a pytest that writes the reports."""
         return [*self.options, *(f"{REPORT}={path}" for path in self.reports)]
 
-    def refuse_unless(self, baselines: Collection[str], recording: str, module: str, package: str) -> None:
-        """Raises UsageError for what several GPUs cannot do, or if the module that runs them is missing.
+    def refuse_unless(self, baselines: Collection[str], recording: str) -> None:
+        """Raises UsageError for what several GPUs cannot do.
 
         `recording` says why only these `--gpukern-baseline` can be, and what to do instead.
         """
@@ -96,8 +96,6 @@ class Asked:
             raise UsageError(f"{only}; drop it, or choose some of the GPUs with CUDA_VISIBLE_DEVICES")
         if self.baseline not in baselines:
             raise UsageError(f"--gpukern-baseline={self.baseline} {recording}")
-        if importlib.util.find_spec(module) is None:
-            raise UsageError(f"{module} runs the GPUs, and is not installed: pip install {package}")
 
 
 def visible_gpus(nvml: Nvml) -> tuple[list[Device], int, list[str]]:
@@ -136,7 +134,7 @@ class Run:
 
     @property
     def output(self) -> str:
-        """What it has printed, unless that was shown."""
+        """What it has printed."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def looks(self, every_s: float) -> Iterator[float]:
@@ -172,18 +170,18 @@ def started(
     *,
     tests: Sequence[str] = (),
     gpus: Sequence[str] = (),
-    shown: bool = False,
+    environ: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Run]:
     """Starts the suites, or some of their tests, in a process that sees these GPUs, or all that we see.
 
-    It ends with this block, and with the thread that is in it. `shown` output goes to ours.
+    It ends with this block, and with the thread that is in it. `environ` is added to its environment.
     """
     with TemporaryFolder("validate") as folder:
         file, log = Path(folder, "run.json"), Path(folder, "output")
         arguments = command([*options, f"{REPORT}={file}"], tests)
         with log.open("wb") as output:
-            environ = environment(seeing(*gpus) if gpus else {})
-            process = started_with_us(arguments, environ, None if shown else output)
+            variables = environment({**environ, **(seeing(*gpus) if gpus else {})})
+            process = started_with_us(arguments, variables, output)
         try:
             yield Run(process, file, log)
         except KeyboardInterrupt:  # Ctrl-C does not reach its process group; pytest tells what it has so far

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_gpukern.cli.suites import REPORT, Asked, UsageError, plugin_options
+from pytest_gpukern.cli.suites import REPORT, UsageError, ValidateOptions, plugin_options
 from pytest_gpukern.package import FOLDER, SUITES
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.backend_table import select_the_host_only
@@ -50,7 +50,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def validate(options: Sequence[str] = (), *, all_gpus: bool = False, dask: str | None = None) -> int:
     """Runs the packaged suites in a pytest of their own, or in several; returns the exit status."""
-    typed = Asked.of(command, options)
+    typed = ValidateOptions.of(command, options)
     writes = typed.baseline in ("create", "append", "update")
     if writes and "baseline-dir" not in typed.values and suites_folder().parent == FOLDER:
         problem = "the next installation would delete baselines beside the installed suites"
@@ -61,8 +61,8 @@ def validate(options: Sequence[str] = (), *, all_gpus: bool = False, dask: str |
     needs_gpu = typed.values.get("simulator") not in ("auto", "always") and not host_only
     options = [*options, *_failing(typed, needs_gpu=needs_gpu)]
     if not all_gpus and dask is None:
-        return _on_one_gpu(Asked.of(command, options))
-    asked = Asked.of(command, [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *options])
+        return _on_one_gpu(ValidateOptions.of(command, options))
+    asked = ValidateOptions.of(command, [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *options])
     # Python would die on the spot; so it ends what was started.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
@@ -77,36 +77,37 @@ def validate(options: Sequence[str] = (), *, all_gpus: bool = False, dask: str |
         return 128 + signal.SIGINT
 
 
-def _failing(typed: Asked, *, needs_gpu: bool) -> list[str]:
+def _failing(typed: ValidateOptions, *, needs_gpu: bool) -> list[str]:
     """Returns the kinds of `--gpukern-fail-on` that are on here, as an option, which adds to those typed."""
     usual = ["no-gpu"] * needs_gpu + ["missing"] * (typed.baseline != "off")
     return [f"--gpukern-fail-on={','.join(usual)}"] if usual else []
 
 
-def _on_one_gpu(asked: Asked) -> int:
+def _on_one_gpu(asked: ValidateOptions) -> int:
     if not asked.folders:
         return subprocess.call(command(asked.with_reports))
     with TemporaryFolder("validate") as temporary:
         report = Path(temporary, "run.json")
         status = subprocess.call(command([*asked.with_reports, f"{REPORT}={report}"]))
         if report.exists():
-            _keep(report.read_bytes(), asked.folders)
+            _keep(report, asked.folders)
     return status
 
 
-def _keep(content: bytes, folders: Sequence[Path]) -> None:
+def _keep(report: Path, folders: Sequence[Path]) -> None:
     """Writes a run's file into folders, named by this host and by its card's number in nvidia-smi."""
     from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
     from pytest_gpukern.gpu.nvml import open_nvml
-    from pytest_gpukern.report.fleet_files import sessions_of, write_run
+    from pytest_gpukern.report.fleet_files import write_run
+    from pytest_gpukern.report.run_file import read_run
 
-    uuids = {session.card.uuid for session in sessions_of(content)}
+    uuids = {result.fingerprint.device_uuid for result in read_run(report).results}
     index = ""
     with contextlib.suppress(DeviceError, NvmlUnavailable), open_nvml() as nvml:
         owners = ((gpu.index, {gpu.uuid, *(part.uuid for part in gpu.mig_instances)}) for gpu in nvml.gpus())
         index = next((str(number) for number, names in owners if names & uuids), "")
     for folder in folders:
-        path = write_run(folder, socket.gethostname(), index, content)
+        path = write_run(folder, socket.gethostname(), index, report.read_bytes())
         sys.stdout.write(f"gpukern validate: the run is in {path}\n")
 
 

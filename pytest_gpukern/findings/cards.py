@@ -1,4 +1,4 @@
-"""Defines what is known of a card: its sessions, what limits its kernels, and what slows it down.
+"""Defines what is known of a card: its figures, what limits its kernels, and what slows it down.
 
 `fleet.py` judges cards by it. Its limits for a few cards are above what healthy cards differ by. Between
 eight H200s of several hosts, shifts of classes were −0.4 … +0.9 % (`tests/data/devices-h200.json`,
@@ -15,14 +15,15 @@ import statistics
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from sys import intern
 from typing import NamedTuple, TypeVar
 
-from pytest_gpukern.baseline.record import Record
 from pytest_gpukern.gpu.nvml import COUNTED_EVENTS
 from pytest_gpukern.measure.card_state import CARD
 from pytest_gpukern.measure.device_clocks import CLOCKS, INVALIDATING, ORDINARY, DeviceClocks
 from pytest_gpukern.measure.observers import OBSERVERS
-from pytest_gpukern.values.result import Measurement, Result
+from pytest_gpukern.values.determinism import Determinism
+from pytest_gpukern.values.result import Correctness, Measurement, Result
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Item = TypeVar("_Item")
@@ -104,10 +105,11 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Session:
-    """Holds what one session found on one card.
+class CardFigures:
+    """Holds the figures of a card from one session: only what compares cards, so that a thousand are small.
 
     Attributes:
+        id: of the session.
         created: when its run ended.
         times_ns: `case id scope/timer/cache` → median time in nanoseconds, where that is valid and right.
         kernels: the same key → what else is known of it.
@@ -131,6 +133,51 @@ class Session:
     problems: tuple[str, ...] = ()
     canaries: Mapping[str, float] = field(default_factory=dict)
     facts: Facts = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        card: Card,
+        results: Sequence[Result],
+        created: datetime,
+        *,
+        failed: int,
+        not_run: Mapping[str, str],
+        problems: tuple[str, ...],
+    ) -> CardFigures:
+        """Returns what the results of a session say of its card; the rest is of its run."""
+        times_ns: dict[str, float] = {}
+        kernels: dict[str, Kernel] = {}
+        bits: dict[str, str] = {}
+        for result in results:
+            case = result.case
+            if result.correctness is Correctness.INCORRECT or result.simulated:
+                continue
+            inputs = "" if case.point == case.measured_point else f" at {case.measured_point}"
+            inputs += "" if result.seed is None else f" seed {result.seed}"
+            for name, output in result.errors.items():
+                if output.bits is not None and output.determinism == Determinism.BITWISE and case.on_gpu:
+                    bits[intern(f"{case.id} {name}{inputs}")] = intern(output.bits)
+            for measured in filter(is_valid, result.measurements):
+                key = intern(f"{case.id} {measured.key}")
+                times_ns[key] = measured.summary.median_ns
+                limited_by, took_s = class_of(result, measured), result.duration_s or 0.0
+                kernels[key] = Kernel(limited_by, intern(result.nodeid), intern(case.problem), took_s)
+        wrong = (result.case.id for result in results if result.correctness is Correctness.INCORRECT)
+        return cls(
+            card,
+            results[0].session if results else "",
+            created,
+            times_ns,
+            kernels,
+            bits,
+            tuple(map(intern, wrong)),
+            failed,
+            {intern(case): intern(why) for case, why in not_run.items()},
+            problems,
+            {name: ns for name, ns in results[0].canaries.items() if ns} if results else {},
+            facts_of(result for result in results if result.case.on_gpu),
+        )
 
 
 ROUNDS = 3
@@ -163,7 +210,7 @@ class Kernel(NamedTuple):
 
     Attributes:
         limited_by: key of `LIMITS`, or None.
-        test: pytest's name of its test, without a GPU.
+        test: pytest's name of its test.
         problem: what it computes.
         took_s: how long the test took; 0 if unknown.
     """
@@ -303,7 +350,6 @@ class CardFinding:
         shifts: class → log ratio to the lower median of the cards.
         slower: classes in which other sessions confirmed that it is slower.
         suspected: classes in which it looks slower, and no other session can tell.
-        since_record: log ratio of its times to its own recorded ones, or None.
     """
 
     verdict: CardVerdict
@@ -312,27 +358,7 @@ class CardFinding:
     suspected: tuple[str, ...] = ()
     causes: tuple[Cause, ...] = ()
     facts: Facts = field(default_factory=dict)
-    since_record: float | None = None
 
     @property
     def bad(self) -> bool:
         return self.verdict in (CardVerdict.SLOW, CardVerdict.ONE_OF_TWO)
-
-
-def since_own_record(results: Iterable[Result], history: Mapping[str, Record]) -> dict[str, float]:
-    """Returns card → median log ratio of its kernels' times to its own sessions of the newest epoch.
-
-    Cards with fewer than `FEWEST_CASES` recorded kernels are absent.
-    """
-    ratios: list[tuple[str, float]] = []
-    for result in results:
-        card, recorded = result.fingerprint.device_uuid, history.get(result.nodeid)
-        if card is None or recorded is None:
-            continue
-        for measurement in result.measurements:
-            times = [time for time in recorded.times(measurement.key) if time.device == card]
-            if times and measurement.scope == "kernel" and is_valid(measurement):
-                logs = [math.log(time.median_ns) for time in times if time.epoch == times[-1].epoch]
-                ratios.append((card, math.log(measurement.summary.median_ns) - statistics.fmean(logs)))
-    by_card = grouped(ratios)
-    return {card: statistics.median(logs) for card, logs in by_card.items() if len(logs) >= FEWEST_CASES}

@@ -23,7 +23,7 @@ of freedom are 0.37 (n − 1), since the median absolute deviation is 37 % effic
 A fixed limit is confirmed by itself, a number of spreads by the quantile at 1 in 1000. Below `FEWEST_CARDS`
 a card is slow if that is confirmed in two classes of kernels, or in one that has a physical cause. Otherwise
 one class is told and blames nobody: healthy cards differ in some kernels by several per cent. Of two cards,
-one is named only if its own record or a physical cause says which.
+one is named only if a physical cause says which.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from pytest_gpukern.findings.cards import (
     FEWEST_CASES,
     LIMITS,
     Card,
+    CardFigures,
     CardFinding,
     CardVerdict,
     Cause,
     Facts,
-    Session,
     causes,
     combined,
     grouped,
@@ -74,7 +74,7 @@ _FEWEST_TO_COMPARE = 3
 _OTHERS = 31
 _KERNELS_OF_A_CLASS = 16  # for further sessions: their median is known better than cards differ
 
-_ByCard = Mapping[Card, Sequence[Session]]
+_ByCard = Mapping[Card, Sequence[CardFigures]]
 _Rows = Mapping[str, list[int]]
 _Versions = tuple[tuple[str, str], ...]
 
@@ -186,7 +186,7 @@ class FleetFindings:
 # --- the fleet ------------------------------------------------------------------------------------
 
 
-def sides(sessions: Iterable[Session]) -> tuple[list[Session], list[Session]]:
+def split_sessions(sessions: Iterable[CardFigures]) -> tuple[list[CardFigures], list[CardFigures]]:
     """Returns the sessions that may raise a suspicion, and those that confirm one: of three a card or more.
 
     The first third raises, rounded up, and the others confirm. With fewer all raise, and none confirms.
@@ -200,10 +200,9 @@ def sides(sessions: Iterable[Session]) -> tuple[list[Session], list[Session]]:
 
 
 def judged(
-    raising: Sequence[Session],
-    confirming: Sequence[Session] = (),
+    raising: Sequence[CardFigures],
+    confirming: Sequence[CardFigures] = (),
     *,
-    since_record: Mapping[str, float] | None = None,
     expected: Iterable[str] | None = None,
     unreadable: Iterable[tuple[str, str]] = (),
 ) -> FleetFindings:
@@ -212,7 +211,6 @@ def judged(
     Args:
         raising: sessions of all cards.
         confirming: further ones, of all cards or of some suspected ones and a neighbour.
-        since_record: UUID → log ratio of a card's times to its own recorded ones, where that is known.
         expected: hosts that should have reported.
         unreadable: host and index of files that cannot be read: these cards did report.
     """
@@ -225,7 +223,7 @@ def judged(
     findings += [lacking for cards in by_model.values() for lacking in _lacking(cards, by_card)]
     return FleetFindings(
         tuple(by_card),
-        tuple(_judged_model(name, of, first, fresh, since_record or {}) for name, of in by_model.items()),
+        tuple(_judged_model(name, of, first, fresh) for name, of in by_model.items()),
         tuple(findings),
         expected is not None,
         {card: count for card, count in failed.items() if count},
@@ -234,7 +232,7 @@ def judged(
     )
 
 
-def _by_card(sessions: Iterable[Session]) -> dict[Card, list[Session]]:
+def _by_card(sessions: Iterable[CardFigures]) -> dict[Card, list[CardFigures]]:
     """Returns the sessions of each card, oldest first; one that is there twice counts once."""
     in_time = sorted(sessions, key=lambda session: session.created)
     # A run in which nothing was measured does not know its card, but its file has host and index.
@@ -342,10 +340,10 @@ def kernel_classes(by_card: _ByCard) -> dict[str, str]:
     return {kernel: max(LIMITS, key=of.__getitem__) for kernel, of in counts.items() if None not in of}
 
 
-def to_measure_again(sessions: Sequence[Session]) -> dict[str, str]:
+def to_measure_again(sessions: Sequence[CardFigures]) -> dict[str, str]:
     """Returns kernel → class of those that further sessions measure: the quickest of each problem in turn.
 
-    `Session.kernels` has their tests. Cases that one card computed wrongly are left out.
+    `CardFigures.kernels` has their tests. Cases that one card computed wrongly are left out.
     """
     kernels = {kernel: of for session in sessions for kernel, of in session.kernels.items()}
     wrong = {case for session in sessions for case in session.wrong}
@@ -393,9 +391,7 @@ def to_confirm(found: FleetFindings) -> dict[Card, Recheck]:
 # --- times of one model ---------------------------------------------------------------------------
 
 
-def _judged_model(
-    name: str, cards: Sequence[Card], first: _ByCard, fresh: _ByCard, since_record: Mapping[str, float]
-) -> Model:
+def _judged_model(name: str, cards: Sequence[Card], first: _ByCard, fresh: _ByCard) -> Model:
     import numpy as np
 
     shifts = _Shifts(cards, first, fresh)
@@ -412,37 +408,27 @@ def _judged_model(
         differs = tuple(_differences(card, cards, facts, usual))
         verdict = CardVerdict.ALIKE if known else CardVerdict.NOT_COMPARED
         if slower:
-            verdict = _slow(card, cards, slower, differs, since_record)
+            verdict = _slow(cards, slower, differs)
         elif suspected:
             verdict = CardVerdict.SUSPECTED
         elif out[row].any():
             verdict = CardVerdict.NOT_CONFIRMED
         elif card in in_group:
             verdict = CardVerdict.IN_GROUP
-        own_record = since_record.get(card.uuid)
-        found[card] = CardFinding(verdict, known, slower, suspected, differs, facts[card], own_record)
+        found[card] = CardFinding(verdict, known, slower, suspected, differs, facts[card])
     spreads = _spread(shifts.raised - _median(shifts.raised)).tolist()
     limits = shifts.suspected_from.tolist()
     of_classes = dict(zip(shifts.classes, zip(spreads, limits, strict=True), strict=True))
     return Model(name, found, tuple(shifts.groups), of_classes)
 
 
-def _slow(
-    card: Card,
-    cards: Sequence[Card],
-    slower: Sequence[str],
-    differs: Iterable[Cause],
-    since_record: Mapping[str, float],
-) -> CardVerdict:
-    """Returns what to call a card that is confirmed to be slower in some classes."""
+def _slow(cards: Sequence[Card], slower: Sequence[str], differs: Iterable[Cause]) -> CardVerdict:
+    """Returns what to call one of these cards that is confirmed to be slower in some classes."""
     if len(cards) >= FEWEST_CARDS or any(cause.slows.intersection(slower) for cause in differs):
         return CardVerdict.SLOW
     if sum(name != COPIES for name in slower) < 2:
         return CardVerdict.ONE_CLASS
-    limit = LIMITS["compute"]
-    others = [shift for uuid, shift in since_record.items() if uuid != card.uuid]
-    by_record = since_record.get(card.uuid, 0.0) >= limit and all(shift < limit / 2 for shift in others)
-    return CardVerdict.SLOW if len(cards) > 2 or (others and by_record) else CardVerdict.ONE_OF_TWO
+    return CardVerdict.SLOW if len(cards) > 2 else CardVerdict.ONE_OF_TWO
 
 
 def _differences(
@@ -613,7 +599,7 @@ class Change:
 
 
 def changed(
-    before: Sequence[Session], raising: Sequence[Session], confirming: Sequence[Session]
+    before: Sequence[CardFigures], raising: Sequence[CardFigures], confirming: Sequence[CardFigures]
 ) -> Change | None:
     """Returns how the cards that have sessions on both sides have changed, or None if none has."""
     old, now = _by_card(before), _by_card([*raising, *confirming])
@@ -622,7 +608,7 @@ def changed(
         return None
     usual = _medians(own.values())
 
-    def beside_its_own(session: Session) -> Session:
+    def beside_its_own(session: CardFigures) -> CardFigures:
         """Returns the session with the times that it would have if all cards had been alike before."""
         was, times = own[session.card], session.times_ns
         return replace(session, times_ns={k: times[k] * usual[k] / was[k] for k in times if k in was})

@@ -22,7 +22,7 @@ from pytest_gpukern.findings.trend import days_of, points_of, since_when
 from pytest_gpukern.gpu.fingerprint import commits_touching
 from pytest_gpukern.report import units
 from pytest_gpukern.report.records import accept, repeat
-from pytest_gpukern.report.rows import ceiling_shares, variant_label
+from pytest_gpukern.report.rows import ceiling_shares
 from pytest_gpukern.report.run import BASELINE, RunResults
 from pytest_gpukern.values.difference import DEVICE, NEW_CODE, SAME_CODE
 from pytest_gpukern.values.result import Correctness, Result, SessionRole, Verdict, sizes_text
@@ -294,8 +294,8 @@ def cards(run: RunResults) -> list[Card]:
 
 
 def _of_test(run: RunResults, nodeid: str, result: Result | None, kind: str, text: str) -> Card:
-    name, test = (result.case_name, result.test) if result is not None else (nodeid, nodeid)
-    card = Card(kind, name, (result,), (nodeid,), what=(text,), repeat=repeat(run, [test], [result]))
+    name = result.case.id if result is not None else nodeid
+    card = Card(kind, name, (result,), (nodeid,), what=(text,), repeat=repeat(run, [nodeid], [result]))
     if result is None or kind != INCORRECT:
         return card
     return dataclasses.replace(card, since=_since(run, result), why=tuple(_rounded_like(result)))
@@ -310,7 +310,7 @@ def _of_time(run: RunResults, result: Result, key: str, kind: str) -> Card:
         what = (verdict.reason,)
     return Card(
         kind,
-        result.case_name,
+        result.case.id,
         (result,),
         (result.nodeid,),
         scope=key.partition("/")[0],
@@ -319,7 +319,7 @@ def _of_time(run: RunResults, result: Result, key: str, kind: str) -> Card:
         what=what,
         since=_since(run, result, key) if verdict else (),
         why=_why(verdict) if verdict else (),
-        repeat=repeat(run, [result.test], [result]),
+        repeat=repeat(run, [result.nodeid], [result]),
         accept=accept(run, [result]) if kind == VerdictKind.SLOWER else "",
     )
 
@@ -330,7 +330,7 @@ def _group(card: Card) -> object:
     if card.change is not None:
         return card.nodeids, card.scope
     if card.kind == INCORRECT and result is not None:
-        return result.case.problem, variant_label(result)
+        return result.case.problem, result.case.label
     return card.kind, card.what
 
 
@@ -340,7 +340,7 @@ def _together(run: RunResults, group: Sequence[Card]) -> Card:
         return first
     results = [card.results[0] for card in group]
     cases = [result.case for result in results if result is not None]
-    variants = {f"{result.case.problem}/{variant_label(result)}" for result in results if result is not None}
+    variants = {f"{result.case.problem}/{result.case.label}" for result in results if result is not None}
     name, sizes = f"{len(group)} tests", tuple(card.name for card in group)
     if len(cases) == len(group) and len(variants) == 1:
         name = variants.pop()
@@ -350,7 +350,6 @@ def _together(run: RunResults, group: Sequence[Card]) -> Card:
             sizes_text({axis: case.sizes[axis] for axis in differing if axis in case.sizes}) for case in cases
         )
     nodeids = tuple(nodeid for card in group for nodeid in card.nodeids)
-    tests = [of.test if of is not None else nodeid for of, nodeid in zip(results, nodeids, strict=True)]
     return Card(
         first.kind,
         name,
@@ -360,7 +359,7 @@ def _together(run: RunResults, group: Sequence[Card]) -> Card:
         what=tuple(dict.fromkeys(text for card in group for text in card.what)),
         since=first.since if len({card.since for card in group}) == 1 else (),
         why=tuple(dict.fromkeys(text for card in group for text in card.why)),
-        repeat=repeat(run, tests, results),
+        repeat=repeat(run, nodeids, results),
     )
 
 
@@ -469,9 +468,9 @@ def others(run: RunResults) -> list[Others]:
             cause = _cause(verdict) if verdict is not None and row.changed else ""
             cause = cause if row.compared else _first_line(reason)
             scope = f" {time.scope}" if time is not None and time.scope != "kernel" else ""
-            groups.setdefault((kind, cause), []).append((size, result.case_name + scope, ratio))
+            groups.setdefault((kind, cause), []).append((size, result.case.id + scope, ratio))
         for finding in result.findings:
-            groups.setdefault((finding.kind, finding.text), []).append((0.0, result.case_name, None))
+            groups.setdefault((finding.kind, finding.text), []).append((0.0, result.case.id, None))
     said = []
     for (kind, cause), entries in groups.items():
         entries.sort(key=lambda entry: -entry[0])

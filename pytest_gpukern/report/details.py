@@ -56,7 +56,7 @@ def device_work(result: Result, *, width: int) -> list[Line]:
     breakdowns = filter(None, (breakdown(result, time) for time in result.measurements))
     lines = [line for work in breakdowns for line in (*_breakdown_lines(result, work, width), Line(""))]
     for name, kernel in compiled(result):
-        lines += wrapped(f"{result.case_name} · {name}", width, markup={"bold": True})
+        lines += wrapped(f"{result.case.id} · {name}", width, markup={"bold": True})
         lines += [*wrapped(_launch_text(kernel), width, indent=_INDENT), Line("")]
     return lines
 
@@ -125,7 +125,7 @@ def _breakdown_lines(result: Result, work: Breakdown, width: int) -> list[Line]:
     names = tuple(fitted(line.name, max(room, _SHORTEST_NAME)) for line in work.lines)
     columns.append(Column("Name", names, narrowest=_SHORTEST_NAME))
     (header, *rows), _ = table(columns, width, indent=_INDENT)
-    lines = [*wrapped(f"{result.case_name} · {work.title}", width, markup={"bold": True}), Line(header)]
+    lines = [*wrapped(f"{result.case.id} · {work.title}", width, markup={"bold": True}), Line(header)]
     for row, entry in zip(rows, work.lines, strict=True):
         launch = _launch_text(entry.kernel) if entry.kernel else ""
         lines += [Line(row), *wrapped(launch, width, indent=3 * _INDENT)]
@@ -166,7 +166,7 @@ def _launch_text(kernel: KernelFacts) -> str:
 def checks(results: Sequence[Result], *, width: int) -> list[Line]:
     """Tells once what the same cases have in common, and then an empty line; nothing where none has any."""
     checked = [result for result in results if result.correctness is not Correctness.INCORRECT]
-    texts_of = {result.case_name: _checks_of(result) for result in checked}
+    texts_of = {result.case.id: _checks_of(result) for result in checked}
     shared: dict[tuple[str, ...], list[str]] = {}
     for text in dict.fromkeys(text for texts in texts_of.values() for text in texts):
         shared.setdefault(tuple(case for case in texts_of if text in texts_of[case]), []).append(text)
@@ -210,6 +210,6 @@ def observed_lines(results: Sequence[Result], *, width: int) -> list[Line]:
         line
         for result in results
         for key, label, text in observed(result)
-        for line in wrapped(" · ".join(filter(None, (result.case_name, key, f"{label}: {text}"))), width)
+        for line in wrapped(" · ".join(filter(None, (result.case.id, key, f"{label}: {text}"))), width)
     ]
     return [*lines, Line("")] if lines else []

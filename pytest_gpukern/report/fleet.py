@@ -16,13 +16,12 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.csv_table import written
 from pytest_gpukern.report.fleet_files import JUDGED
 from pytest_gpukern.report.layout import Column, table, wrapped
-from pytest_gpukern.report.markdown import unmarked
 from pytest_gpukern.values.untrusted_json import FileError, bounded, printable
 
 _MOST_LINES = 30
 _MOST_IN_TABLE = 8
 _LONGEST_TEXT = 300
-_ONE_OF_TWO = "Two cards do not tell which of them is off: neither record nor physical cause says it"
+_ONE_OF_TWO = "Two cards do not tell which of them is off: no physical cause says it"
 _UNEXPLAINED = (
     "nothing that NVML tells explains it: look at cooling, power and firmware (nvidia-smi -q -i {index}), "
     "move it to another slot, and validate again before you have it replaced"
@@ -295,7 +294,6 @@ def _cards_table(model: Model, width: int, failed: Mapping[Card, int]) -> list[s
     """Returns a row for each card, by its shifts; without columns in which no card has one."""
     findings = model.cards.values()
     shifts = {name: [of.shifts.get(name) for of in findings] for name in LIMITS}
-    shifts["since its record"] = [of.since_record for of in findings]
     changes = {
         title: [units.change(None if log is None else ratio_of(log)) for log in logs]
         for title, logs in shifts.items()
@@ -351,13 +349,6 @@ def _facts(of: Facts) -> dict[str, str]:
 # --- files ----------------------------------------------------------------------------------------
 
 
-_TITLES = ("finding", "where", "what", "to do")
-
-
-def _cells(told: Told) -> list[tuple[str, ...]]:
-    return [(row.kind, row.where, row.text, "; ".join(row.remedies)) for row in told.rows]
-
-
 def _csv(told: Told) -> str:
     return written(told.cards()) or "host\n"
 
@@ -378,13 +369,6 @@ def _identity(card: Card) -> dict[str, str]:
     return {"host": card.host, "index": card.index, "uuid": card.uuid}
 
 
-def _markdown(told: Told) -> str:
-    first, *others = map(unmarked, (*told.verdict, *told.notes))
-    lines = [_TITLES, ("---",) * len(_TITLES), *(map(unmarked, row) for row in _cells(told))]
-    findings = "\n".join(f"| {' | '.join(line)} |" for line in lines) if told.rows else ""
-    return "\n\n".join((f"### gpukern fleet: {first}", *others, findings)).rstrip() + "\n"
-
-
 def _html(told: Told) -> str:
     def html_table(titles: Iterable[str], body: Iterable[Iterable[object]]) -> str:
         lines: list[tuple[str, Iterable[object]]] = [("th", titles), *(("td", row) for row in body)]
@@ -394,7 +378,8 @@ def _html(told: Told) -> str:
     first, *others = map(_escaped, (*told.verdict, *told.notes))
     parts = [f"{_PAGE}<h1>gpukern fleet: {first}</h1>", *(f"<p>{line}</p>" for line in others)]
     cards = told.cards()
-    parts += [html_table(_TITLES, _cells(told))] if told.rows else []
+    findings = [(row.kind, row.where, row.text, "; ".join(row.remedies)) for row in told.rows]
+    parts += [html_table(("finding", "where", "what", "to do"), findings)] if findings else []
     parts += [html_table(cards[0], [row.values() for row in cards])] if cards else []
     return "\n".join(parts) + "\n"
 
@@ -411,5 +396,5 @@ table:first-of-type td+td{overflow-wrap:anywhere}
 td,th{border-bottom:1px solid #ccc;padding:.2em .6em;text-align:left;vertical-align:top}</style>
 """
 
-FORMS: dict[str, Callable[[Told], str]] = {".html": _html, ".md": _markdown, ".csv": _csv, ".json": _json}
+FORMS: dict[str, Callable[[Told], str]] = {".html": _html, ".csv": _csv, ".json": _json}
 """Suffix → what makes such a file."""

@@ -104,7 +104,7 @@ def _residual(compared: Sequence[Compared], shift: Shift) -> str:
             left = _left(verdict, shift.ratio)
             if left is not None:
                 whole = units.change(verdict.ratio)
-                changed.append((left, f"{result.case_name} {units.change(left)} (of {whole})"))
+                changed.append((left, f"{result.case.id} {units.change(left)} (of {whole})"))
     if not changed:
         return "no kernel's time changed"
     changed.sort(key=lambda entry: -units.size_of_change(entry[0]))

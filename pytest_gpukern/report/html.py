@@ -51,7 +51,6 @@ from pytest_gpukern.report.rows import (
     half_width,
     nearest_ceiling,
     shared_sizes,
-    variant_label,
 )
 from pytest_gpukern.report.run import Advice, RunResults
 from pytest_gpukern.report.summary import (
@@ -301,16 +300,16 @@ class _RunData:
         point = {name: size for name, size in own.items() if name in case.point}
         parameters = {name: size for name, size in own.items() if name in case.parameters}
         return {
-            # A test that each GPU measures has one id, and links need one for each.
+            # Tests of two modules may share an id, and links need one for each.
             "id": case.id if self.named[case.id] == 1 else result.nodeid,
             "nodeid": result.nodeid,
             "problem": case.problem,
             "backend": case.backend or "",
-            "variant": variant_label(result),
+            "variant": result.case.label,
             "point": sizes_text(point),
             "with": f"{sizes_text(parameters)} {chosen_text(result)}".strip(),
             "against": result.speedup_against or "",
-            "command": repeat(self.run, [result.test], [result]),
+            "command": repeat(self.run, [result.nodeid], [result]),
             "facts": _facts_of(result),
             "told": tuple(footnotes),
             "errors": tuple(_error(name, error) for name, error in result.errors.items()),

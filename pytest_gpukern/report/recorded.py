@@ -92,7 +92,7 @@ def trends(runs: Sequence[RunResults]) -> dict[SeriesKey, Trend]:
 def _alike(result: Result, other: Result) -> bool:
     """Returns whether results of one case id time one thing: tests of two modules may share an id."""
     hardware = {of.fingerprint.model_key(on_gpu=of.case.on_gpu) for of in (result, other)}
-    tests = {of.test for of in (result, other)} - {result.case.id}  # which a baseline has in its place
+    tests = {of.nodeid for of in (result, other)} - {result.case.id}  # which a baseline has in its place
     versions = {(of.case.problem_version, of.simulated) for of in (result, other)}
     return len(hardware) == len(versions) == 1 and len(tests) < 2
 

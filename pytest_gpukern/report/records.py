@@ -37,7 +37,7 @@ def record_lines(report: RunReport, config: pytest.Config) -> list[str | Advice]
     if report.baselines is not None:
         lines += _written(report.baselines, results)
     lines += (_to_prune(stale, config) for stale in report.stale)
-    unpoisoned = [of.case_name for of in results if any(note.about is About.UNPOISONED for note in of.notes)]
+    unpoisoned = [of.case.id for of in results if any(note.about is About.UNPOISONED for note in of.notes)]
     if unpoisoned:
         remedy = "declare what the call writes with outputs= or inout="
         lines.append(f"never poisoned, so old memory may pass: {_which(unpoisoned)}; {remedy}")
@@ -130,7 +130,7 @@ def _to_prune(stale: ToPrune, config: pytest.Config) -> Advice:
 
 
 def _update(report: RunReport, results: Sequence[Result]) -> list[str]:
-    tests = [result.test for result in results]
+    tests = [result.nodeid for result in results]
     update = ["--gpu-benchmark", "--gpukern-baseline=update", "--gpukern-reason=TEXT"]
     return ["pytest", *(tests if len(tests) <= SHOWN else ["TEST…"]), *update, *report.shaping]
 
@@ -141,7 +141,7 @@ def repeat(run: RunResults, tests: Sequence[str], results: Sequence[Result | Non
     A baseline names cases, and no tests to run.
     """
     known = [result for result in results if result is not None]
-    if any(result.test == result.case.id for result in known):
+    if any(result.nodeid == result.case.id for result in known):
         return ""
     simulated = any(result.simulated for result in known)
     seeds = {result.seed for result in known if result.seed is not None}

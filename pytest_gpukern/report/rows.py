@@ -156,10 +156,6 @@ def _by_code(result: Result) -> Judged:
     return Judged(worst.value, "; ".join(reasons))
 
 
-def variant_label(result: Result) -> str:
-    return result.case.label + result.gpu_in_name
-
-
 def shared_sizes(results: Sequence[Result]) -> dict[str, str]:
     """Returns axes and parameters that every result has with the same value: a table says them once."""
     if len(results) < 2:
@@ -188,9 +184,8 @@ def rows_of(
         failure: as of `judged`.
     """
     size = sizes_text({name: text for name, text in result.case.sizes.items() if name not in shared})
-    variant = variant_label(result)
-    label = f"{variant} {size}".rstrip()
-    own = (variant, f"{size} {chosen_text(result)}".strip(), error_text(result))
+    label = f"{result.case.label} {size}".rstrip()
+    own = (result.case.label, f"{size} {chosen_text(result)}".strip(), error_text(result))
     if result.correctness is Correctness.INCORRECT or not result.measurements:
         return [_unmeasured(result, label, own, failure)]
     rows = []
@@ -379,10 +374,7 @@ def speedup(result: Result, measurement: Measurement, references: Sequence[Resul
     candidates = [
         peer
         for peer in references
-        if peer.case.label == result.speedup_against
-        and peer.case.point == result.case.point
-        and peer.gpu_in_name == result.gpu_in_name
-        and peer.valid
+        if peer.case.label == result.speedup_against and peer.case.point == result.case.point and peer.valid
     ]
     same = [peer for peer in candidates if peer.case.parameters == result.case.parameters]
     times = [time for peer in same or candidates if (time := _time(peer, measurement)) is not None]

@@ -132,7 +132,7 @@ class RunResults:
 
     def only(self, text: str) -> RunResults:
         """Returns the run with those cases alone whose id holds a text, and with what is about them."""
-        results = {result.nodeid: result for result in self.results if text in result.case_name}
+        results = {result.nodeid: result for result in self.results if text in result.case.id}
         return RunResults(
             [*results.values()],
             {test: sessions for test, sessions in self.sessions.items() if test in results},

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.records import some_of
-from pytest_gpukern.report.rows import Footnote, ResultRow, rows_of, shared_sizes, variant_label
+from pytest_gpukern.report.rows import Footnote, ResultRow, rows_of, shared_sizes
 from pytest_gpukern.report.run import RunResults, Skip
 from pytest_gpukern.values.result import Correctness, Result
 from pytest_gpukern.values.verdict_table import STATES, Tone, VerdictKind
@@ -82,7 +82,7 @@ def needs_a_reader(rows: Iterable[ResultRow]) -> dict[str, list[Remark]]:
     for footnote, rows_having in having.values():
         key = f" ({footnote.key})" if footnote.key else ""
         results = tuple(row.result for row in rows_having)
-        remark = Remark(footnote, results, tuple(result.case_name + key for result in results))
+        remark = Remark(footnote, results, tuple(result.case.id + key for result in results))
         kinds.setdefault(footnote.kind, []).append(remark)
     return {
         kind: sorted(kinds[kind], key=lambda remark: -units.size_of_change(remark.footnote.ratio))
@@ -175,8 +175,9 @@ def _seconds(seconds: float) -> str:
 def _ordered(results: list[Result]) -> list[Result]:
     """Sorts by point, then by variant, each in order of its first arrival: parallel workers mix them."""
     points = {point: place for place, point in enumerate(dict.fromkeys(map(_point, results)))}
-    variants = {label: place for place, label in enumerate(dict.fromkeys(map(variant_label, results)))}
-    return sorted(results, key=lambda r: (points[_point(r)], variants[variant_label(r)]))
+    labels = dict.fromkeys(result.case.label for result in results)
+    variants = {label: place for place, label in enumerate(labels)}
+    return sorted(results, key=lambda r: (points[_point(r)], variants[r.case.label]))
 
 
 def _point(result: Result) -> str:

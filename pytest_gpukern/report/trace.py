@@ -27,7 +27,7 @@ def gpu_trace(results: Iterable[Result], width: int) -> list[Line]:
         if result.trace is not None:
             rows, omitted = _rows(result, result.trace, width)
             left_out += omitted
-            lines += wrapped(f"{result.case_name} · {result.trace.scope}", width, markup={"bold": True})
+            lines += wrapped(f"{result.case.id} · {result.trace.scope}", width, markup={"bold": True})
             lines += [*map(Line, rows), Line("")]
     legend = (line for text in _LEGEND for line in wrapped(text, width))
     return [*lines, *hint_at(left_out, width), *legend] if lines else []

@@ -126,11 +126,8 @@ class Controller:
         self._selected = dict.fromkeys(item.nodeid for item in session.items)
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
         """Notes which tests there are where workers collect them."""
-        workers = workers_of(self._config)
-        if workers is not None:
-            ids = [workers.name_on(node, nodeid) for nodeid in ids]
         self._selected |= dict.fromkeys(ids)
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -148,14 +145,11 @@ class Controller:
         message = output.get(USAGE_ERROR) or (died_of_one and text)
         if message and not self._reported:
             raise pytest.UsageError(message.strip())
-        selection, workers = output.get(KNOWN_CASES_OF_A_WORKER), workers_of(self._config)
-        if selection is not None and workers is not None and KNOWN_CASES not in self._config.stash:
+        selection = output.get(KNOWN_CASES_OF_A_WORKER)
+        if selection is not None and KNOWN_CASES not in self._config.stash:
             from pytest_gpukern.baseline.store import KnownCases
 
             known, whole = selection
-            for cases in known:
-                tests = cases["tests"].items()
-                cases["tests"] = {workers.name_on(node, test): case for test, case in tests}
             self._config.stash[KNOWN_CASES] = tuple(KnownCases(**cases) for cases in known), whole
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -166,9 +160,6 @@ class Controller:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self) -> None:
         add_to(self._spent_s, ACCOUNT.begin(None))
-        if workers_of(self._config) is not None:  # xdist shows progress by the tests of one worker
-            session: Any = self._config.pluginmanager.get_plugin("session")
-            session.testscollected = len(self._selected)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, Any, Any]:

@@ -6,14 +6,13 @@ Workers hold no CUDA context. A case goes to a GPU that it was recorded on.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from pytest_gpukern.gpu.model import short_uuid
 from pytest_gpukern.session.arguments import sessions_of
 from pytest_gpukern.session.stash import Assignment, device_uuid, environment_of, settings_of
 from pytest_gpukern.values.atomic_file import TemporaryFolder
@@ -50,20 +49,18 @@ class Workers:
         self.cards = [card.uuid for card in environment_of(config).gpu.cards]
         numbers = (spec.partition("*")[0] for spec in config.getoption("tx"))  # as in 2*popen
         self.count = sum(int(number) if number.isdigit() else 1 for number in numbers)
-        self.each = config.getoption("dist") == "each"
         self._nodes: set[Any] = set()
         """Workers that run or start."""
         self._recorded: Recorded | None = None
         self._folder: Path | None = None
-        baseline = settings_of(config).baseline
         if self.cards:
             folder = TemporaryFolder("run")
             config.add_cleanup(folder.cleanup)
             self._folder = Path(folder.name)
-        if self.cards and self.each and baseline not in ("compare", "off"):
+        if self.cards and config.getoption("dist") == "each":
             raise pytest.UsageError(
-                f"--dist=each with --gpukern-baseline={baseline}: each GPU measures every case, "
-                "but a run records a case once. Drop --dist=each to record"
+                "--dist=each: each GPU would measure every case, but a run holds a case once. "
+                "Run pytest for one GPU after the other, with --gpukern-device=UUID"
             )
 
     @property
@@ -110,8 +107,7 @@ class Workers:
             measuring=sessions_of(config, device=None, judges=True).to_json(),
             children=sessions_of(config, device=None).to_json(),
             card=card,
-            # With --dist=each, names tell the GPU: see `name_on`.
-            others=() if self.each else tuple(uuid for uuid in self.cards if uuid != card),
+            others=tuple(uuid for uuid in self.cards if uuid != card),
             run_folder=str(self._folder) if self._folder is not None and here else None,
             tells=tells,
         )
@@ -128,21 +124,8 @@ class Workers:
         several = len(set(self.in_use)) > 1 and self._config.getoption("dist") == "load"
         return CardScheduling(self._config, self) if several else None
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
-        """Tells the reports of one test from several GPUs apart, before anybody else sees them."""
-        node = getattr(report, "node", None)
-        if node is not None:
-            report.nodeid = self.name_on(node, report.nodeid)
-        return (yield)
-
     def card_of(self, node: Any) -> Any:
         return node.workerinput["gpukern"]["card"]
-
-    def name_on(self, node: Any, nodeid: str) -> str:
-        """Returns a test's name with its GPU, as `test_it.py::test_work@GPU-8d1f0a2c`, if each runs it."""
-        card = self.card_of(node)
-        return f"{nodeid}@{short_uuid(card, self.cards)}" if self.each and card in self.cards else nodeid
 
 
 class CardScheduling:

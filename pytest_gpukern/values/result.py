@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -404,9 +403,6 @@ class GateFailure:
         return f"{self.kind.upper()}{f' ({self.key})' if self.key else ''}: {self.text}"
 
 
-_GPU_IN_NAME = re.compile(r"@(GPU|MIG)-[0-9A-Za-z/-]+$")
-
-
 @dataclass(frozen=True)
 class CaseInfo:
     """Says which case a result belongs to, without the code behind it.
@@ -515,21 +511,6 @@ class Result:
     unchecked: tuple[str, ...] = ()
     provenance: Provenance = NO_PROVENANCE
     code: dict[str, CompiledCode] = field(default_factory=dict)
-
-    @property
-    def gpu_in_name(self) -> str:
-        """Returns what a run on each GPU adds to a test's name, as in `@GPU-8d1f0a2c`; else empty."""
-        match = _GPU_IN_NAME.search(self.nodeid)
-        return match[0] if match else ""
-
-    @property
-    def case_name(self) -> str:
-        return self.case.id + self.gpu_in_name
-
-    @property
-    def test(self) -> str:
-        """Returns pytest's name of the test, without such an addition."""
-        return self.nodeid.removesuffix(self.gpu_in_name)
 
     def time(self, key: str) -> Measurement | None:
         """Returns its measurement under `scope/timer/cache`, or None."""

@@ -4,7 +4,7 @@ import pytest
 
 from pytest_gpukern.report.run_file import read_run
 
-from .conftest import GPU_PROBLEM, HOST_PROBLEM, properties_in, refused, repeat_sessions
+from .conftest import GPU_PROBLEM, HOST_PROBLEM, refused, repeat_sessions
 from .test_isolation import REJECTED
 
 NOTED = """
@@ -88,16 +88,16 @@ def test_the_header_names_gpus_of_another_model_which_no_worker_uses(several, py
     result.stdout.no_fnmatch_line("*not used*")
 
 
-def test_more_workers_than_gpus_and_records_of_each_gpu_are_refused(several):
+def test_more_workers_than_gpus_and_every_test_on_each_gpu_are_refused(several):
     refused(
         several("-n4"),
         "-n 4: 4 workers cannot measure on 3 visible GPUs of the model Fake GPU. Workers that share a GPU "
         "take turns, and are slower than one. Use -n auto, which starts one worker for each GPU, or -n 3",
     )
     refused(
-        several("-n", "auto", "--dist=each", "--gpukern-baseline=create"),
-        "--dist=each with --gpukern-baseline=create: each GPU measures every case, but a run records "
-        "a case once. Drop --dist=each to record",
+        several("-n", "auto", "--dist=each"),
+        "--dist=each: each GPU would measure every case, but a run holds a case once. "
+        "Run pytest for one GPU after the other, with --gpukern-device=UUID",
     )
 
 
@@ -147,20 +147,6 @@ def test_a_slowdown_is_confirmed_on_the_gpu_that_found_it(several, pytester, mon
     assert found == {"GPU-A": {"GPU-A"}, "GPU-B": {"GPU-B"}}
 
 
-def test_each_gpu_measures_every_test_and_names_tell_them_apart(several, pytester):
-    result = several(
-        "-n", "auto", "--dist=each", "-k", "work and not 1", "-v", "--junitxml=junit.xml", there=TWO
-    )
-    result.assert_outcomes(passed=18)
-    found = gpus(pytester)
-    assert len(found) == 18
-    assert all(test.endswith(f"@{uuid}") for test, uuid in found.items())
-    assert len(properties_in(pytester.path / "junit.xml")) == 18
-    result.stdout.fnmatch_lines(["*[[]100%[]]*", "  test_work[[]0[]]@GPU-A *", "gpukern: 18 unchecked *"])
-    result.stdout.no_fnmatch_line("*200%*")
-    result.stdout.fnmatch_lines(["note 18 cases (*@GPU-[AB], …): *"])
-
-
 def test_a_worker_that_dies_is_replaced_on_its_gpu(several, pytester):
     pytester.makepyfile(test_it=dying(KILLS_ITS_WORKER))
     result = several("-n", "auto", there=TWO)
@@ -183,17 +169,6 @@ def test_a_worker_whose_gpu_is_gone_goes_on_with_another_which_takes_its_cases(s
     found = gpus(pytester)
     assert len(found) == 12
     assert {found[f"test_work[{number}]"] for number in range(5, 12)} == {"GPU-A"}
-
-
-def test_where_each_gpu_measures_every_test_no_other_takes_over_those_of_one_that_is_gone(several, pytester):
-    gone = 'os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-B" and (open("GPU-B", "w").close(), os._exit(3))'
-    pytester.makepyfile(test_it=dying(gone))
-    result = several("-n", "auto", "--dist=each", there=TWO)
-    result.assert_outcomes(passed=12 + 3, failed=1, errors=8)
-    result.stdout.fnmatch_lines(["ERROR *[[]4[]]@GPU-B* - the measuring process could not start: *"])
-    measured = [result for result in read_run(pytester.path / "run.json").results if result.measurements]
-    assert len(measured) == 12 + 3
-    assert all(result.nodeid.endswith(f"@{result.fingerprint.device_uuid}") for result in measured)
 
 
 def test_a_gpu_on_which_no_process_can_collect_any_more_is_left_too(several, pytester):
@@ -300,14 +275,13 @@ def test_cases_of_the_same_data_go_to_one_worker(several, pytester):
     assert sorted(map(len, workers.values())) == [1, 1, 1]
 
 
-def test_cases_that_lose_the_context_cost_no_worker_and_run_once_on_each_gpu(several, pytester):
+def test_cases_that_lose_the_context_cost_no_worker_and_run_once(several, pytester):
     working = "\n\n@doubling.cases\ndef test_working(gpu_benchmark, case):\n    gpu_benchmark.run(case)\n"
     pytester.makepyfile(test_it=HOST_PROBLEM + REJECTED.replace("REASON", "launch failed") + working)
-    for how, times in (("load", 1), ("each", 2)):
-        result = several("-n", "auto", f"--dist={how}", "-k", "rejected or work", there=TWO)
-        result.assert_outcomes(passed=5 * times)
-        result.stdout.no_fnmatch_line("*node down*")
-        assert len(ran(pytester)) == 5 * times
+    result = several("-n", "auto", "-k", "rejected or work", there=TWO)
+    result.assert_outcomes(passed=5)
+    result.stdout.no_fnmatch_line("*node down*")
+    assert len(ran(pytester)) == 5
 
 
 def test_a_process_that_dies_of_the_test_that_lost_its_context_fails_that_test(several, pytester):

@@ -13,7 +13,6 @@ from pathlib import Path
 import made_up_results as made_up
 import numpy as np
 import pytest
-from made_up_times import record_of
 
 from pytest_gpukern.findings.cards import (
     COPIES,
@@ -21,17 +20,15 @@ from pytest_gpukern.findings.cards import (
     LIMITS,
     ROUNDS,
     Card,
+    CardFigures,
     CardVerdict,
     Kernel,
-    Session,
     causes,
     class_of,
     facts_of,
     is_valid,
-    since_own_record,
 )
-from pytest_gpukern.findings.fleet import judged, kernel_classes, sides, to_confirm
-from pytest_gpukern.gate.comparability import SessionTime
+from pytest_gpukern.findings.fleet import judged, kernel_classes, split_sessions, to_confirm
 from pytest_gpukern.measure.card_state import CARD
 
 DATA = Path(__file__).parents[2] / "data"
@@ -45,7 +42,7 @@ BEGAN = datetime(2026, 11, 26, tzinfo=UTC)
 
 def session_of(card, ratios, number=0, classes=CLASSES, facts=None, **of_card):
     """Returns a session with times that are these multiples of what is usual: kernel → ratio."""
-    return Session(
+    return CardFigures(
         Card(card, "", card, "H200", **of_card),
         f"{number}",
         BEGAN + timedelta(hours=number),
@@ -55,11 +52,11 @@ def session_of(card, ratios, number=0, classes=CLASSES, facts=None, **of_card):
     )
 
 
-def verdicts(raising, confirming=(), **given):
+def verdicts(raising, confirming=()):
     """Returns what was found of each card, by its UUID."""
     return {
         card.uuid: finding
-        for model in judged(raising, confirming, **given).models
+        for model in judged(raising, confirming).models
         for card, finding in model.cards.items()
     }
 
@@ -82,7 +79,7 @@ def h200s():
         for card, sessions in cards.items() if case in kernels else ():
             times.setdefault(card, {})[case] = statistics.median(sessions)
     return {
-        card: Session(Card(card, model="H200"), "1", BEGAN, of_card, kernels)
+        card: CardFigures(Card(card, model="H200"), "1", BEGAN, of_card, kernels)
         for card, of_card in times.items()
     }
 
@@ -206,7 +203,7 @@ def test_what_raised_a_suspicion_does_not_confirm_it():
 
 @pytest.mark.parametrize(("sessions", "raise_it"), [(1, 1), (2, 2), (3, 1), (4, 2), (6, 2), (7, 3)])
 def test_the_first_third_of_three_sessions_or_more_raises(sessions, raise_it):
-    raising, confirming = sides(session_of("A", {}, number) for number in reversed(range(sessions)))
+    raising, confirming = split_sessions(session_of("A", {}, number) for number in reversed(range(sessions)))
     assert [each.id for each in (*raising, *confirming)] == [f"{number}" for number in range(sessions)]
     assert len(raising) == raise_it
 
@@ -229,7 +226,7 @@ def test_twenty_cards_are_judged_by_their_spread(count, slow):
         for card in range(count):
             ratio = (1.01 if card == 4 else 1) * math.exp(2e-4 * rng.standard_normal())
             sessions.append(session_of(str(card), every(ratio), number))
-    found = verdicts(*sides(sessions))
+    found = verdicts(*split_sessions(sessions))
     assert [card for card, each in found.items() if each.bad] == slow
 
 
@@ -270,7 +267,7 @@ def test_what_limits_a_kernel(name, measured, expected):
 )
 def test_a_class_is_that_on_most_cards_of_several(names, expected):
     sessions = [
-        Session(Card(f"{card}"), "", BEGAN, {"k": 1}, {"k": Kernel(x)}) for card, x in enumerate(names)
+        CardFigures(Card(f"{card}"), "", BEGAN, {"k": 1}, {"k": Kernel(x)}) for card, x in enumerate(names)
     ]
     assert kernel_classes({session.card: [session] for session in sessions}).get("k") == expected
 
@@ -341,31 +338,24 @@ def test_what_tests_saw_of_a_card_adds_up_with_the_link_at_its_best():
 
 BOTH = ["memory", "compute"]
 SLOW, ONE_CLASS, ONE_OF_TWO = CardVerdict.SLOW, CardVerdict.ONE_CLASS, CardVerdict.ONE_OF_TWO
-LIMIT = LIMITS["compute"]
 
 
 @pytest.mark.parametrize(
-    ("held", "count", "since_record", "changes", "verdict"),
+    ("held", "count", "changes", "verdict"),
     [
-        (["memory", "short"], 3, {}, {}, SLOW),
-        (["memory"], 3, {}, {"remapped_rows": 1}, SLOW),
-        (["short"], 3, {}, {"remapped_rows": 1}, ONE_CLASS),
-        (["memory"], 3, {}, {}, ONE_CLASS),
-        (["memory", COPIES], 3, {}, {}, ONE_CLASS),  # copies are no class of kernels
-        ([COPIES], 3, {}, {"pcie.width": 4}, SLOW),
-        # of two cards, one is named by a cause or by its own record only
-        (BOTH, 2, {}, {}, ONE_OF_TWO),
-        (["memory"], 2, {}, {}, ONE_CLASS),
-        (BOTH, 2, {}, {"sm_mhz": 1800.0}, SLOW),
-        (BOTH, 2, {"0": LIMIT, "1": 0.49 * LIMIT}, {}, SLOW),
-        (BOTH, 2, {"0": 0.99 * LIMIT, "1": 0.0}, {}, ONE_OF_TWO),
-        (BOTH, 2, {"0": LIMIT, "1": 0.5 * LIMIT}, {}, ONE_OF_TWO),
-        (BOTH, 2, {"0": 0.0, "1": -0.05}, {}, ONE_OF_TWO),
-        (BOTH, 2, {"0": 0.05}, {}, ONE_OF_TWO),
-        (BOTH, 2, {"1": 0.0}, {}, ONE_OF_TWO),
+        (["memory", "short"], 3, {}, SLOW),
+        (["memory"], 3, {"remapped_rows": 1}, SLOW),
+        (["short"], 3, {"remapped_rows": 1}, ONE_CLASS),
+        (["memory"], 3, {}, ONE_CLASS),
+        (["memory", COPIES], 3, {}, ONE_CLASS),  # copies are no class of kernels
+        ([COPIES], 3, {"pcie.width": 4}, SLOW),
+        # of two cards, one is named by a cause only
+        (BOTH, 2, {}, ONE_OF_TWO),
+        (["memory"], 2, {}, ONE_CLASS),
+        (BOTH, 2, {"sm_mhz": 1800.0}, SLOW),
     ],
 )
-def test_two_classes_or_a_cause_of_one_name_a_card(held, count, since_record, changes, verdict):
+def test_two_classes_or_a_cause_of_one_name_a_card(held, count, changes, verdict):
     classes = {f"{name} {number}": name for name in LIMITS for number in range(KERNELS)}
     sessions = []
     for number in range(2):
@@ -375,36 +365,12 @@ def test_two_classes_or_a_cause_of_one_name_a_card(held, count, since_record, ch
             }
             known = facts(**(changes if card == "0" else {}))
             sessions.append(session_of(card, ratios, number, classes, known))
-    found = verdicts(sessions[:count], sessions[count:], since_record=since_record)
+    found = verdicts(sessions[:count], sessions[count:])
     assert {found[str(card)].verdict for card in range(1, count)} == {CardVerdict.ALIKE}
     assert (found["0"].verdict, found["0"].bad) == (verdict, verdict in (SLOW, ONE_OF_TWO))
     assert {*found["0"].slower} == {*held}
-    assert found["0"].since_record == since_record.get("0")
 
 
 def test_an_invalid_time_is_no_time():
     for valid, changes in ((True, {}), (False, {"median_ns": 0.0}), (False, {"invalid": "throttled"})):
         assert is_valid(made_up.measured(**changes)) is valid
-
-
-def test_times_since_the_record_are_by_the_cards_own_sessions_of_the_newest_epoch():
-    def recorded(epoch, device, ns):
-        return SessionTime(10, ns, ns, ns, recorded="2026", epoch=epoch, device=device)
-
-    def result(n, *measurements, device="A"):
-        fingerprint = dataclasses.replace(made_up.FINGERPRINT, device_uuid=device)
-        return made_up.result("cupy.exp", *measurements, point={"n": n}, fingerprint=fingerprint)
-
-    kernel = made_up.measured(110.0)
-    others = [
-        made_up.measured(500.0, scope="transfer"),
-        made_up.measured(0.0),
-    ]
-    results = [result(n, kernel) for n in range(5)]
-    ignored = [result(n, *others) for n in range(5)] + [result(0, kernel, device=None), result(9, kernel)]
-    for newest in ((100.0,), (80.0, 125.0)):
-        own = [recorded(0, "A", 50.0), *(recorded(1, "A", ns) for ns in newest), recorded(1, "B", 500.0)]
-        times = {kernel.key: tuple(own), others[0].key: tuple(own)}
-        history = {each.nodeid: record_of(times, [("2026-11-01T00:00:00Z", None)] * 2) for each in results}
-        assert since_own_record(results + ignored, history) == pytest.approx({"A": math.log(1.1)})
-        assert since_own_record(results[:4], history) == {}

@@ -193,8 +193,8 @@ def test_few_samples_have_no_distribution_and_equal_ones_have_one_bin():
 # --- files ----------------------------------------------------------------------------------------
 
 
-def test_a_test_that_each_gpu_measures_has_a_link_for_each():
-    made = [made_up.result(nodeid=f"test_it.py::test_it@GPU-{number}") for number in range(2)]
+def test_tests_that_share_an_id_have_a_link_each():
+    made = [made_up.result(nodeid=f"test_{number}.py::test_it") for number in range(2)]
     (run,) = data_of(RunResults(made))["runs"]
     assert [case["id"] for case in run["cases"]] == [each.nodeid for each in made]
 
