@@ -30,6 +30,8 @@ from pytest_gpukern.findings.cards import (
 )
 from pytest_gpukern.findings.fleet import judged, kernel_classes, split_sessions, to_confirm
 from pytest_gpukern.measure.card_state import CARD
+from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.values.fingerprint import Fingerprint
 
 DATA = Path(__file__).parents[2] / "data"
 KERNELS = 16
