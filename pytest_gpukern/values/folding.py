@@ -48,10 +48,10 @@ class Processes:
 
 def unfolded(result: Any, processes: Any, shared: Mapping[str, Any] = MappingProxyType({})) -> Any:
     """Returns plain JSON of a whole result; what is not as `folded` makes it is left to its schema."""
-    if not isinstance(result, dict) or not isinstance(processes, dict):
+    if not isinstance(result, dict):
         return result
     name = result.get("session", "")
-    process = processes.get(name) if isinstance(name, str) else None
+    process = processes.get(name) if isinstance(processes, dict) and isinstance(name, str) else None
     return {**(process if isinstance(process, dict) else {}), **shared, **result}
 
 

@@ -1,7 +1,6 @@
 """Tests `gpukern fleet` on run files that vary the recorded run of an H200."""
 
 import csv
-import gzip
 import json
 import math
 import os
@@ -23,10 +22,11 @@ from pytest_gpukern.gpu import nvml
 from pytest_gpukern.gpu.model import SIMULATED_UUID
 from pytest_gpukern.report.fleet import Told, rows, terminal
 from pytest_gpukern.report.fleet_files import figures_of, host_and_index, write_run
-from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.report.run_file import read_run, run_text
 from pytest_gpukern.values.untrusted_json import FileError
 
-RUN = json.loads(gzip.decompress((Path(__file__).parents[1] / "data" / "run-h200.json.gz").read_bytes()))
+_RUN = read_run(Path(__file__).parents[1] / "data" / "run-h200.json.gz")
+RUN = {**json.loads(run_text(_RUN)), "results": [result.to_json() for result in _RUN.results]}
 
 
 def _results():

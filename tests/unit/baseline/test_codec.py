@@ -40,7 +40,7 @@ def folder(tmp_path):
 def test_a_recorded_case_is_found_again_with_its_times_and_conditions(folder):
     (time,) = sessions(folder)
     assert (time.median_ns, time.low_ns, time.high_ns, time.n) == (50_000.0, 49_950.0, 50_050.0, 11)
-    assert time.conditions == Conditions(1, {"n": 1000}, H200)
+    assert time.conditions == Conditions(1, H200)
     found = judge([measurement_of()], Basis([time], time.conditions, threshold=0.02))
     assert found.kind is VerdictKind.SAME
 

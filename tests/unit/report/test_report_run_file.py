@@ -78,7 +78,7 @@ def test_all_that_a_report_tells_comes_back(tmp_path):
 
 def test_the_file_says_what_it_is_and_numbers_that_are_not_finite_are_null(tmp_path):
     data = write(tmp_path / "run.json", result("cupy.exp", measured(float("inf"))))
-    assert (data["schema"], data["gpukern"], data["created"]) == (6, "0.1.0", "2026-11-05T12:30:00Z")
+    assert (data["schema"], data["gpukern"], data["created"]) == (7, "0.1.0", "2026-11-05T12:30:00Z")
     text = json.dumps(data)
     assert "Infinity" not in text
     assert "NaN" not in text
