@@ -1,4 +1,4 @@
-"""Says since when a case is as fast as it is: at which recorded session the level of its times changed.
+"""Says since when a case is as fast as it is: at which session the level of its times changed.
 
 1. Times are divided by the session's canaries, so that what slows the machine is no step of a kernel.
 2. Binary segmentation (Scott & Knott 1974, *Biometrics* 30, 507) takes the place where the ranks of both
@@ -93,13 +93,15 @@ class SinceWhen:
 
     Attributes:
         before: the recorded sessions at the old level, oldest first; never empty.
-        since: the recorded sessions after them, which are at the new level; empty if it is new in this run.
+        since: the recorded sessions after them, which are at the new level; empty if the series has no step.
+        alike: how many of `before` are nearer to the new level, where the series has no step.
         wrong: whether the result is INCORRECT. Then all sessions are `before`: a record holds no wrong one.
         until: the commit of this run; empty where it is not known.
     """
 
     before: tuple[Point, ...]
     since: tuple[Point, ...] = ()
+    alike: int = 0
     wrong: bool = False
     until: str = ""
 
@@ -109,6 +111,9 @@ class SinceWhen:
             return f"since {self.since[0]}"
         count, days = len(self.before), days_of(self.before)
         of = f"recorded session{'s' * (count > 1)}" + (f" of {days}" if days else "")
+        if self.alike:
+            were = "was" if self.alike == 1 else "were"
+            return f"{self.alike} of the {count} {of} {were} nearer to the new level"
         if count == 1:
             return f"new in this run; the {of} was {'not wrong' if self.wrong else 'at the old level'}"
         if self.wrong:
@@ -117,7 +122,9 @@ class SinceWhen:
 
     @property
     def span(self) -> tuple[str, str] | None:
-        """The commits between which it changed, for `commits_touching`; None if the first is not known."""
+        """The commits between which it changed, for `commits_touching`; None if that is not known."""
+        if self.alike:
+            return None
         last = self.before[-1].provenance.commit
         first = self.since[0].provenance.commit if self.since else self.until or "HEAD"
         return (last, first) if last and first else None
@@ -132,33 +139,38 @@ class SinceWhen:
         return f"{count} {between} touch{'es' * (commits < 2)} {folder}"
 
 
-def since_when(result: Result, key: str, recorded: Record | None) -> SinceWhen | None:
-    """Returns since when a measurement, or an INCORRECT result, is not what its record says.
+def since_when(result: Result, recorded: Record | None, trend: Trend | None = None) -> SinceWhen | None:
+    """Returns since when a time, or without a series an INCORRECT result, is not what its record says.
 
-    The newest recorded sessions are at the new level if each is nearer to it than to the median of those
-    before, and lies outside of all that these had. At least three have to be before.
+    A step of the series counts if it led to where the time is now. Without one, it is new in this run if no
+    recorded session is nearer to it than to what the verdict compares it with.
 
-    `key` is empty for what is wrong with the result itself. `recorded` is the record of its case. Returns
-    None if nothing is recorded.
+    `recorded` is the record of its case. Returns None if nothing is recorded, or compared.
     """
+    key, until = trend.key if trend else "", result.provenance.commit or ""
     past = _newest_epoch(recorded, key) if recorded else []
-    points, times_ns = points_of(past), [time.median_ns for time in past]
-    until = result.provenance.commit or ""
-    if points and not key and result.correctness is Correctness.INCORRECT:
+    points, verdict = points_of(past), result.verdicts.get(key)
+    if points and trend is None and result.correctness is Correctness.INCORRECT:
         return SinceWhen(points, wrong=True, until=until)
-    now = next((time.summary.median_ns for time in result.measurements if time.key == key), None)
-    if not points or not is_time(now):
+    time, ratio = result.time(key), verdict.ratio if verdict else None
+    if trend is None or time is None or not points or not is_time(ratio):
         return None
-    steps = (place for place in range(FEWEST, len(past)) if _is_step(times_ns, place, now))
-    start = next(steps, len(past))
-    return SinceWhen(points[:start], points[start:], until=until)
+    now_ns = time.summary.median_ns
+    if not (is_time(now_ns) and is_time(before_ns := now_ns / ratio)):
+        return None
+    if trend.steps and _is_nearer(trend.levels[-1].median_ns, now_ns, trend.levels[-2].median_ns):
+        sessions = {point.session for point in trend.points[trend.steps[-1] :]}
+        since = tuple(point for point in points if point.session in sessions)
+        before = tuple(point for point in points if point.session not in sessions)
+        if before and since:
+            return SinceWhen(before, since, until=until)
+    known = (of.median_ns for of in past if is_time(of.median_ns))
+    alike = sum(_is_nearer(ns, now_ns, before_ns) for ns in known)
+    return SinceWhen(points, alike=alike, until=until)
 
 
-def _is_step(times_ns: Sequence[float], place: int, now: float) -> bool:
-    before, since = times_ns[:place], times_ns[place:]
-    usual = statistics.median(before)
-    outside = min(since) > max(before) if now > usual else max(since) < min(before)
-    return outside and all(abs(math.log(ns / now)) < abs(math.log(ns / usual)) for ns in since)
+def _is_nearer(ns: float, one_ns: float, other_ns: float) -> bool:
+    return abs(math.log(ns / one_ns)) < abs(math.log(ns / other_ns))
 
 
 def _newest_epoch(recorded: Record, key: str) -> list[SessionTime]:

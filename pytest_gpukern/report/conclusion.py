@@ -18,9 +18,10 @@ from typing import NamedTuple
 
 from pytest_gpukern.findings.explain import OF_THE_MACHINE
 from pytest_gpukern.findings.regressions import TELLING_ULP
-from pytest_gpukern.findings.trend import days_of, points_of, since_when
+from pytest_gpukern.findings.trend import Trend, days_of, points_of, since_when
 from pytest_gpukern.gpu.fingerprint import commits_touching
 from pytest_gpukern.report import units
+from pytest_gpukern.report.recorded import trends
 from pytest_gpukern.report.records import accept, repeat
 from pytest_gpukern.report.rows import ceiling_shares
 from pytest_gpukern.report.run import BASELINE, RunResults
@@ -274,6 +275,8 @@ def cards(run: RunResults) -> list[Card]:
     Wrong results of one variant share a card, and so do failures with the same words.
     """
     results = {result.nodeid: result for result in run.results}
+    timed = any(reason.key for failure in run.failures.values() for reason in failure.reasons)
+    series = trends([run]) if timed else {}
     groups: dict[object, list[Card]] = {}
     for nodeid, failure in run.failures.items():
         result = results.get(nodeid)
@@ -283,7 +286,7 @@ def cards(run: RunResults) -> list[Card]:
             made = [_of_test(run, nodeid, result, INCORRECT if wrong else FAILED, text.strip())]
         else:
             made = [
-                _of_time(run, result, reason.key, reason.kind)
+                _of_time(run, result, reason.key, reason.kind, series.get((result.case.id, reason.key)))
                 if reason.key
                 else _of_test(run, nodeid, result, reason.kind.upper(), reason.text)
                 for reason in failure.reasons
@@ -301,7 +304,7 @@ def _of_test(run: RunResults, nodeid: str, result: Result | None, kind: str, tex
     return dataclasses.replace(card, since=_since(run, result), why=tuple(_rounded_like(result)))
 
 
-def _of_time(run: RunResults, result: Result, key: str, kind: str) -> Card:
+def _of_time(run: RunResults, result: Result, key: str, kind: str, trend: Trend | None) -> Card:
     verdict = result.verdicts.get(key)
     if verdict is None or verdict.kind.value != kind:  # INVALID stands in the measurement
         invalid = [of.invalid for of in result.measurements if of.key == key and of.invalid is not None]
@@ -317,7 +320,7 @@ def _of_time(run: RunResults, result: Result, key: str, kind: str) -> Card:
         change=change_of(run, result, key) if verdict else None,
         threshold=verdict.threshold if verdict else None,
         what=what,
-        since=_since(run, result, key) if verdict else (),
+        since=_since(run, result, trend) if verdict and trend else (),
         why=_why(verdict) if verdict else (),
         repeat=repeat(run, [result.nodeid], [result]),
         accept=accept(run, [result]) if kind == VerdictKind.SLOWER else "",
@@ -390,9 +393,9 @@ def _why(verdict: Verdict) -> tuple[str, ...]:
     return tuple(told) or tuple(str(same) for same in verdict.differences if not same.is_cause)
 
 
-def _since(run: RunResults, result: Result, key: str = "") -> tuple[str, ...]:
+def _since(run: RunResults, result: Result, trend: Trend | None = None) -> tuple[str, ...]:
     """Says since when it is so, and how many commits that touch the suite may have done it."""
-    since = since_when(result, key, run.history.get(result.nodeid))
+    since = since_when(result, run.history.get(result.nodeid), trend)
     if since is None:
         return ()
     folder = Path(result.case.baseline_dir).parent

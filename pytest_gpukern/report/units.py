@@ -127,13 +127,8 @@ def size_of_change(ratio: float | None) -> float:
     return abs(math.log(ratio)) if is_number(ratio) and ratio > 0 else 0.0
 
 
-def change_range(low: float | None, high: float | None) -> str:
-    """Writes the ends of an interval of new ÷ old as changes: `+4.1 % … +6.5 %`, or nothing without one."""
-    return f"{change(low)} … {change(high)}" if is_number(low) and is_number(high) else ""
-
-
 def change_interval(low: float | None, high: float | None) -> str:
-    """Writes the same in percent between brackets: `[+4.1, +6.5]`, or nothing without one."""
+    """Writes the ends of an interval of new ÷ old in percent: `[+4.1, +6.5]`, or nothing without one."""
     ends = (change(low).removesuffix(" %"), change(high).removesuffix(" %"))
     return f"[{', '.join(ends)}]" if is_number(low) and is_number(high) else ""
 

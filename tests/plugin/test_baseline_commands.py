@@ -1,5 +1,6 @@
 """Checks that `gpukern baseline` shows, prunes and accepts records, without a GPU."""
 
+import dataclasses
 import json
 import re
 
@@ -7,6 +8,7 @@ import pytest
 
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.cli import main as cli
+from pytest_gpukern.report.run_file import read_run, run_text
 
 from .conftest import FIRST, SECOND
 
@@ -112,8 +114,7 @@ def test_an_intended_slowdown_is_accepted_from_a_run_file_once(slower_run, gpuke
     assert lacks.startswith("it has fewer than the 3 sessions from which on the gate fails a test: add some")
     assert [epoch.reason for epoch in epochs(file)] == [None, "exact now"]
     created = json.loads(slower_run.read_text())["created"][:19]
-    session = epochs(file)[1].sessions[0].session
-    assert load(file).sessions[session].recorded == f"{created}Z"
+    assert epochs(file)[1].sessions[0].recorded == f"{created}Z"
     status, shown, _ = gpukern(*append, "--accept", "*second*", "--json")
     assert (status, json.loads(shown)["appended"]) == (0, [SECOND])
     for arguments in (accept(slower_run, "--accept", FIRST), (*append, "--all")):
@@ -125,11 +126,11 @@ def test_an_intended_slowdown_is_accepted_from_a_run_file_once(slower_run, gpuke
 
 
 def test_several_results_of_a_case_become_its_sessions(slower_run, gpukern, file):
-    content = json.loads(slower_run.read_text())
-    for number, session in enumerate(("0000000a", "0000000b")):
-        content["results"][number]["session"] = session
-    content["results"] += [{**result, "session": "0000000c"} for result in content["results"]]
-    slower_run.write_text(json.dumps(content))
+    run = read_run(slower_run)
+    first, second = run.results
+    sessions = [(first, "0000000a"), (second, "0000000b"), (first, "0000000c"), (second, "0000000c")]
+    results = [dataclasses.replace(result, session=session) for result, session in sessions]
+    slower_run.write_text(run_text(dataclasses.replace(run, results=results)))
     assert gpukern(*accept(slower_run, "--all"))[0] == 0
     assert [session.session for session in epochs(file)[1].sessions] == ["0000000a", "0000000c"]
 

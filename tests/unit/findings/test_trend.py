@@ -5,21 +5,26 @@ from __future__ import annotations
 import functools
 import math
 import random
+import statistics
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from made_up_results import CEILINGS, measured, result
+from made_up_results import CEILINGS, measured, result, verdict
 from made_up_times import record_of, recorded
 
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.findings.trend import Point, Trend, since_when, with_steps
-from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Provenance
+from pytest_gpukern.report.recorded import trends
+from pytest_gpukern.report.run import RunResults
+from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Fingerprint, Provenance
 from pytest_gpukern.values.result import Correctness
 
 KEY = "kernel/event/cold"
 COMMITS = [f"{number:x}" * 40 for number in range(10)]
 NEW_RUN = COMMITS[9]
+CREATED = datetime(2026, 11, 25, tzinfo=UTC)
+H200 = Fingerprint(device_uuid="C", device_model_key="nvidia-h200")
 DAYS = ("2026-11-20", "2026-11-20", "2026-11-20", "2026-11-22", "2026-11-22", "2026-11-23", "2026-11-24")
 
 
@@ -35,15 +40,20 @@ def history(*times_us, days=DAYS, cards="AABBCCC", commits=COMMITS, dirty=False)
 
 
 def since(now_us, *times_us, **changes):
-    run = result("cupy.exp", measured(now_us * 1000), provenance=Provenance(NEW_RUN))
-    return since_when(run, KEY, history(*times_us, **changes))
+    """Since when a time is slower than the median of the first three sessions of its record."""
+    told = [verdict("SLOWER", now_us / statistics.median(times_us[:3]))] if times_us else []
+    run = result(
+        "cupy.exp", measured(now_us * 1000), provenance=Provenance(NEW_RUN), verdicts=told, fingerprint=H200
+    )
+    record = history(*times_us, **changes)
+    series = trends([RunResults([run], history={run.nodeid: record}, created=CREATED)])
+    return since_when(run, record, series.get((run.case.id, KEY)))
 
 
 def test_what_no_recorded_session_shows_is_new_in_this_run():
     new = since(46.8, 37.1, 37.4, 37.3, 38.1, 37.4, 37.2, 37.6)
     assert str(new) == "new in this run; all 7 recorded sessions of 20 to 24 Nov were at the old level"
     assert (new.since, new.span) == ((), (COMMITS[6], NEW_RUN))
-    assert str(since(46.8, 37.1)) == "new in this run; the recorded session of 20 Nov was at the old level"
 
 
 @pytest.mark.parametrize(
@@ -51,29 +61,52 @@ def test_what_no_recorded_session_shows_is_new_in_this_run():
     [
         (46.8, (37.1, 37.4, 37.3, 38.1, 37.4, 46.9, 46.5), 5),
         (30.0, (37.1, 37.4, 37.3, 38.1, 30.4, 30.2, 30.3), 4),
-        (46.8, (37.1, 37.4, 37.3, 46.9, 37.4, 37.2, 37.6), None),  # an outlier
-        (39.0, (37.1, 37.4, 37.3, 38.3, 37.4, 37.2, 38.2), None),  # nearer, but was as slow before
-        (46.8, (37.1, 46.9, 46.5, 46.7), None),  # one session before is no level
     ],
 )
-def test_the_newest_recorded_sessions_are_at_the_new_level_if_they_are_like_the_run_and_like_none_before(
-    now, times, first
-):
+def test_it_is_so_since_the_newest_step_of_the_series_if_that_led_to_it(now, times, first):
     found = since(now, *times)
-    assert [int(point.session[1:]) for point in found.since] == list(range(first or len(times), len(times)))
-    if first:
-        day = DAYS[first][-2:]
-        assert str(found) == f"since the session of {day} Nov, recorded on {COMMITS[first][:7]}"
-        assert found.span == (COMMITS[first - 1], COMMITS[first])
+    assert [int(point.session[1:]) for point in found.since] == [*range(first, len(times))]
+    day = DAYS[first][-2:]
+    assert str(found) == f"since the session of {day} Nov, recorded on {COMMITS[first][:7]}"
+    assert found.span == (COMMITS[first - 1], COMMITS[first])
+    higher = since(1.5 * now, *times)
+    assert str(higher).startswith("new in this run; all 7 "), "that step led elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("now", "times", "words"),
+    [
+        (
+            46.8,
+            (37.1, 37.4, 37.3, 46.9, 37.4, 37.2, 37.6),
+            "1 of the 7 recorded sessions of 20 to 24 Nov was",
+        ),
+        (
+            39.0,
+            (37.1, 37.4, 37.3, 38.3, 37.4, 37.2, 38.4),
+            "2 of the 7 recorded sessions of 20 to 24 Nov were",
+        ),
+        (
+            46.8,
+            (37.1, 37.4, 37.3, 46.7),
+            "1 of the 4 recorded sessions of 20 to 22 Nov was",
+        ),  # a short series
+    ],
+)
+def test_without_a_step_sessions_that_were_as_slow_are_counted(now, times, words):
+    found = since(now, *times)
+    assert (str(found), found.span) == (f"{words} nearer to the new level", None)
 
 
 def test_it_says_no_more_than_is_known_of_sessions():
-    times = (37.1, 37.4, 37.3, 46.7)
+    times = (37.1, 37.4, 37.3, 37.2, 46.7, 46.9, 46.5)
     assert str(since(46.8, *times, commits=[None] * 7)) == "since the session of 22 Nov"
-    assert str(since(46.8, *times, dirty=True)).endswith(f"recorded on {COMMITS[3][:7]} with changes")
+    assert str(since(46.8, *times, dirty=True)).endswith(f"recorded on {COMMITS[4][:7]} with changes")
     assert since(46.8, *times, commits=[None] * 7).span is None
     without_days = since(46.8, *times[:3], days=["2026-13-41"] * 7)
     assert str(without_days) == "new in this run; all 3 recorded sessions were at the old level"
+    alone = since(46.8, 37.1)
+    assert str(alone) == "new in this run; the recorded session of 20 Nov was at the old level"
     assert since(46.8) is None
     assert since(float("inf"), *times) is None
 
@@ -92,7 +125,7 @@ def test_days_have_their_month_once_and_their_year_where_these_differ(days, word
 
 def test_wrong_results_were_never_recorded_whatever_their_times():
     wrong = result("cupy.exp", correctness=Correctness.INCORRECT)
-    found = since_when(wrong, "", history(37.1, 37.4, 37.3, 46.9))
+    found = since_when(wrong, history(37.1, 37.4, 37.3, 46.9))
     assert str(found) == "new in this run; none of the 4 recorded sessions of 20 to 22 Nov was wrong"
 
 
@@ -101,8 +134,8 @@ def test_the_count_of_commits_names_what_they_lie_between_and_touch():
     assert new.touching(None, "exp") == ""
     assert new.touching(2, "exp") == f"2 commits since {COMMITS[2][:7]} touch exp"
     assert new.touching(0, "exp") == f"no commit since {COMMITS[2][:7]} touches exp"
-    old = since(46.8, 37.1, 37.4, 37.3, 46.7)
-    assert old.touching(1, "exp") == f"1 commit between {COMMITS[2][:7]} and {COMMITS[3][:7]} touches exp"
+    old = since(46.8, 37.1, 37.4, 37.3, 37.2, 46.7, 46.9, 46.5)
+    assert old.touching(1, "exp") == f"1 commit between {COMMITS[3][:7]} and {COMMITS[4][:7]} touches exp"
 
 
 SUITES = Path(__file__).parents[3] / "suites"
