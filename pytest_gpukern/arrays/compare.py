@@ -158,14 +158,16 @@ class Comparison:
     def size(self) -> int:
         return math.prod(self.shape)
 
-    @property
-    def error(self) -> OutputError:
+    def error(self, tolerance: Tolerance) -> OutputError:
+        """Returns it as a result holds it, with the tolerance that judged it."""
         return OutputError(
             size=self.size,
             mismatches=self.mismatches,
             max_abs=_recordable(self.absolute.value),
             max_rel=_recordable(self.relative.value),
             max_ulp=_recordable(self.ulp.value),
+            rtol=tolerance.rtol,
+            atol=tolerance.atol,
         )
 
 

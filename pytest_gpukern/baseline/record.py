@@ -77,7 +77,10 @@ def trimmed(result: Result, *, recorded: str = "") -> Result:
         session=result.session or "unknown",
         recorded=recorded,
         canaries={name: finite(ns) for name, ns in result.canaries.items()},
+        corners=result.corners,
         inputs=result.inputs,
+        scalars=result.scalars,
+        files=result.files,
         provenance=result.provenance,
     )
 
@@ -104,6 +107,7 @@ def trimmed_time(measured: Measurement) -> Measurement:
         ),
         quantiles_ns=_quantiles(samples) if samples else measured.quantiles_ns,
         mean_ns=finite(statistics.fmean(samples)) if samples else measured.mean_ns,
+        cpu_ns=finite(measured.cpu_ns),
         invalid_samples=measured.invalid_samples,
         fixed_cost_ns=finite(measured.fixed_cost_ns),
         jitter_ns=finite(measured.jitter_ns) or 0.0,

@@ -844,7 +844,7 @@ def check_against_reference(
     if counts:
         seen.note_compared(known, actual, on_host)
         seen.unpoisoned |= not seen.outputs and on_host.size > 1 and users_array(actual) is not None
-    error = dataclasses.replace(comparison.error, bits=bits, determinism=determinism)
+    error = dataclasses.replace(comparison.error(tolerance), bits=bits, determinism=determinism)
     loose = narrower = None
     if asks_what_else and diagnosis is None:
         narrower = _narrower(name, dtype, seen.given_floats)

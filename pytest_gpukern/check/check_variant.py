@@ -238,7 +238,7 @@ class Prepared(Launch):
             comparison = workspace.compare(name, expected, tolerance)
             worst = self.errors.get(name)
             if worst is None or (comparison.absolute.value > (worst.max_abs or 0)):
-                self.errors[name] = comparison.error
+                self.errors[name] = comparison.error(tolerance)
             if updated and comparison.mismatches:
                 comparison, more = self._with_what_was_there(comparison, name, expected)
             diagnosis = diagnose_values(name, comparison, tolerance, poisoned=not updated)

@@ -206,6 +206,7 @@ class Samples:
         self.samples: list[float] = []
         self.batches: list[int] = []
         self.busy: list[float] = []
+        self.cpu: list[float] = []
         self.work: tuple[DeviceWork, ...] = ()
         self.order: tuple[int, ...] = ()
         self.notes: dict[Note, None] = {}
@@ -223,10 +224,12 @@ class Samples:
         if self.samples and batch.launch_included != self._launch_included:
             # A time that contains the launch cost is another quantity: start again.
             self.samples, self.batches, self.busy, self._settled, self.by_contents = [], [], [], 0, {}
+            self.cpu = []
         self._launch_included = batch.launch_included
         self.samples += batch.samples_ns
         self.batches.append(len(batch.samples_ns))
         self.busy += batch.busy_ns
+        self.cpu += batch.cpu_ns
         self.work, self.order = batch.work, batch.order
         self.notes.update(dict.fromkeys(batch.notes))
         self.iterations = batch.iterations
@@ -253,7 +256,7 @@ class Samples:
         if hopeless is not None:
             self.invalid, self.stopped = hopeless, fault
         if hopeless is None or self._settled:  # otherwise show what there is
-            del self.samples[self._settled :], self.busy[self._settled :]
+            del self.samples[self._settled :], self.busy[self._settled :], self.cpu[self._settled :]
             while sum(self.batches) > len(self.samples):
                 self.batches.pop()
         return hopeless is not None
@@ -444,6 +447,7 @@ class Sampler:
             jitter_ns=math.hypot(timer.jitter_ns / self.calls, sampling.jitter_ns),
             fixed_cost_ns=None if cost_ns is None else cost_ns / self.calls,
             busy_ns=statistics.median(sampling.busy) if sampling.busy else None,
+            cpu_ns=statistics.median(sampling.cpu) if sampling.cpu else None,
             work=sampling.work,
             order=sampling.order,
             buffer_sets=self.executions.buffer_sets,

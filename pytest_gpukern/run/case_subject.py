@@ -129,8 +129,7 @@ class CaseSubject:
             errors=first.errors_with_bits(tells_determinism=not self._checked),
             first_call_ns=first.first_call_ns,
         )
-        if self._environment.datasets.folder is not None:
-            evidence.add(inputs=hash_of_inputs(self.sets))
+        evidence.add(inputs=hash_of_inputs(self.sets))
         if not self._checked:
             case, datasets = self._case, self._environment.datasets
             with gpu.loading_observed(on_gpu=on_gpu):

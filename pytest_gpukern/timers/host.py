@@ -42,6 +42,7 @@ class HostTimer:
         self._synchronize = synchronize
         self._flush = flush
         self._clock = clock
+        self._cpu_ns: list[float] = []
         self._calibrated = 0  # calls in a sample, if they may repeat
         self._iterations = 1  # calls in a sample of the last batch
         readings = [clock() for _ in range(300)]
@@ -67,6 +68,7 @@ class HostTimer:
         """
         flush = self._flush if cold else None
         samples: list[float] = []
+        self._cpu_ns = []
         with uncollected():
             if flush or any(iteration.fresh for iteration in iterations):
                 self._iterations = 1
@@ -76,7 +78,7 @@ class HostTimer:
             samples += [
                 self._sample(iteration, self._iterations, flush) for iteration in iterations[len(samples) :]
             ]
-        return Batch(samples, self._iterations)
+        return Batch(samples, self._iterations, cpu_ns=self._cpu_ns[len(self._cpu_ns) - len(samples) :])
 
     def suspicion(self, iteration: Iteration) -> str | None:  # noqa: ARG002
         """Returns None: it waits for the whole device, so no work can escape it."""
@@ -91,11 +93,14 @@ class HostTimer:
             flush()
         run = iteration.run
         self._synchronize()
+        cpu_ns = time.process_time_ns()  # a call of the system, outside of what the clock times
         start = self._clock()
         for _ in range(iterations):
             run()
         self._wait()
-        return (self._clock() - start) / iterations
+        elapsed_ns = self._clock() - start
+        self._cpu_ns.append((time.process_time_ns() - cpu_ns) / iterations)
+        return elapsed_ns / iterations
 
     def _wait(self) -> None:
         self._synchronize()

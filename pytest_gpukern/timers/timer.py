@@ -68,6 +68,7 @@ class Batch:
         launch_included: whether the times contain the host's launch cost, because the call was not queued.
         notes: what the timer had to do differently.
         busy_ns: how long kernels ran in each sample, if the timer knows.
+        cpu_ns: CPU time of this process in each sample, over all its threads, if the timer knows.
         work: a call's kernels, copies and memsets, if the timer knows them.
         order: places in `work` of what each call had the device do; empty where calls differ.
     """
@@ -77,6 +78,7 @@ class Batch:
     launch_included: bool = False
     notes: list[Note] = field(default_factory=list)
     busy_ns: list[float] = field(default_factory=list)
+    cpu_ns: list[float] = field(default_factory=list)
     work: tuple[DeviceWork, ...] = ()
     order: tuple[int, ...] = ()
 
@@ -98,6 +100,7 @@ class Batch:
             samples_ns=[sample / calls for sample in self.samples_ns],
             iterations=self.iterations * calls,
             busy_ns=[busy / calls for busy in self.busy_ns],
+            cpu_ns=[cpu / calls for cpu in self.cpu_ns],
             work=tuple(work),
             order=self.order[: len(self.order) // calls],
         )

@@ -203,6 +203,8 @@ class Measurement:
         samples_ns: every sample, in the order taken; none is ever dropped. A record has none.
         quantiles_ns: 5, 25, 50, 75 and 95 % of the samples, in a record.
         mean_ns: their mean, likewise.
+        cpu_ns: of a time by the host's clock, the median CPU time of the process in a call, over all its
+            threads; None if that is not known.
         stopped: why sampling ended, in words.
         jitter_ns: standard deviation of a session's median from what the timer itself adds.
         fixed_cost_ns: what the timer reads for an empty kernel beyond that kernel's own time, in this
@@ -231,6 +233,7 @@ class Measurement:
     samples_ns: tuple[Figure, ...] = ()
     quantiles_ns: tuple[float, float, float, float, float] | None = None
     mean_ns: float | None = None
+    cpu_ns: float | None = None
     stopped: str = ""
     jitter_ns: Figure = 0.0
     fixed_cost_ns: float | None = None
@@ -316,6 +319,8 @@ class OutputError:
         bits: hash of the output's bytes for the first data set, or None where it was not taken.
         determinism: `bitwise`, `run-to-run` or `tolerant` (see `determinism.Determinism`), or None where that
             was not looked at.
+        rtol: the relative tolerance that the test declares, or None where no tolerance judges the output.
+        atol: the absolute one, likewise.
     """
 
     size: int
@@ -325,6 +330,8 @@ class OutputError:
     max_ulp: float | None
     bits: str | None = None
     determinism: str | None = None
+    rtol: float | None = None
+    atol: float | None = None
 
 
 @dataclass(frozen=True)
@@ -475,7 +482,9 @@ class Result:
         seed: of its inputs, where a run gave one.
         observations: what observers saw around the test, such as device memory.
         trace: what one execution did, in a run with `--gpukern-trace`, or None.
-        inputs: hash of the inputs that it was timed on, in sessions that compare revisions, or None.
+        inputs: hash of the inputs that a case was timed on, or None.
+        scalars: hash of the scalar arguments of its launches, or None where they differ or are not known.
+        files: path → hash of each file of the project that the test loaded; empty where that is not known.
         code: architecture → what its kernels are compiled to, in a run with `--gpukern-code`. Verdicts on
             that have the architecture as their key.
     """
@@ -508,6 +517,8 @@ class Result:
     observations: Observations = field(default_factory=dict)
     trace: Trace | None = None
     inputs: str | None = None
+    scalars: str | None = None
+    files: dict[str, str] = field(default_factory=dict)
     unchecked: tuple[str, ...] = ()
     provenance: Provenance = NO_PROVENANCE
     code: dict[str, CompiledCode] = field(default_factory=dict)
