@@ -72,6 +72,8 @@ def measure(arguments):
     slower = 1.0 if number and act.get("first") else act.get("slower", 1.0)
     text = (FOLDER / "run.json").read_text().replace("GPU-any", act.get("measures", uuid))
     run = json.loads(text.replace(*act.get("software", ("", ""))))
+    (of_process,) = run["processes"].values()
+    run["processes"] = {begun.name: of_process}
     for result in run["results"]:
         result["session"] = begun.name
         for measurement in result["measurements"]:

@@ -73,7 +73,7 @@ def test_each_gpu_is_recorded_and_then_compared_with_its_record_and_the_others(h
     assert status == 0, out
     (baseline,) = Path("before").iterdir()
     content = json.loads(baseline.read_text())
-    assert {each["device_uuid"] for each in content["fingerprints"].values()} == set(UUIDS[:2])
+    assert {each["fingerprint"]["device_uuid"] for each in content["processes"].values()} == set(UUIDS[:2])
     assert Path(f"run-{SHORT[0]}.json").exists()
     assert f"GPU 1 {SHORT[1]}: pytest ended with status 0" in out
 
