@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import gzip
 import io
@@ -137,23 +136,33 @@ def _refuse_unknown(plain: Any, value: Any, where: str) -> None:
         for key, item in plain.items():
             if isinstance(item, (dict, list)):
                 _refuse_unknown(item, value[key], f"{where}[{key!r}]")
-    else:
+    elif isinstance(plain, dict):
         kind: Any = type(value)
-        known = _attributes(kind)
-        for key, item in plain.items():
-            if key not in known:
-                if dataclasses.is_dataclass(value):
-                    problem = f"Object contains unknown field `{key}` - at `{where}`"
-                    raise ContentError(f"cannot be read: {problem}")
-            elif isinstance(item, (dict, list)):
-                _refuse_unknown(item, getattr(value, known[key]), f"{where}.{key}")
+        known, deep = _fields(kind)
+        if not plain.keys() <= known:
+            unknown = next(key for key in plain if key not in known)
+            raise ContentError(f"cannot be read: Object contains unknown field `{unknown}` - at `{where}`")
+        for key, name in deep.items():
+            if plain.get(key):
+                _refuse_unknown(plain[key], getattr(value, name), f"{where}.{key}")
 
 
 @functools.cache
-def _attributes(kind: Any) -> dict[str, str]:
-    """Returns the name of each field of a Struct or dataclass in a file → its attribute."""
+def _fields(kind: Any) -> tuple[frozenset[str], dict[str, str]]:
+    """Returns the fields of a Struct or dataclass in a file, and the attributes of those with dataclasses."""
     model: Any = msgspec.inspect.type_info(kind)
-    return {field.encode_name: field.name for field in model.fields}
+    tag = {model.tag_field} if getattr(model, "tag_field", None) else set()
+    deep = {field.encode_name: field.name for field in model.fields if _holds_dataclass(field.type)}
+    return frozenset({field.encode_name for field in model.fields} | tag), deep
+
+
+def _holds_dataclass(kind: Any) -> bool:
+    if isinstance(kind, msgspec.inspect.DataclassType):
+        return True
+    parts = [getattr(kind, name, None) for name in ("item_type", "value_type")]
+    parts += [*getattr(kind, "item_types", ()), *getattr(kind, "types", ())]
+    parts += [field.type for field in getattr(kind, "fields", ())]
+    return any(map(_holds_dataclass, filter(None, parts)))
 
 
 def of_schema(fields: Mapping[str, msgspec.Raw], schema: int) -> None:

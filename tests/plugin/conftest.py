@@ -283,7 +283,7 @@ def repeat_sessions(folder, times):
 
         def repeated(session):
             return [
-                structs.replace(session, session=session.session and f"{session.session[:-1]}{number:x}")
+                dataclasses.replace(session, session=session.session and f"{session.session[:-1]}{number:x}")
                 for number in range(times)
             ]
 
@@ -295,12 +295,7 @@ def repeat_sessions(folder, times):
             name: structs.replace(record, epochs=tuple(map(longer, record.epochs)))
             for name, record in found.cases.items()
         }
-        known = {
-            f"{identity[:-1]}{number:x}": entry
-            for identity, entry in found.sessions.items()
-            for number in range(times)
-        }
-        path.write_bytes(render(structs.replace(found, cases=cases, sessions=known)))
+        path.write_bytes(render(dataclasses.replace(found, cases=cases)))
 
 
 def refused(result, *lines):
