@@ -2,12 +2,12 @@
 
 import contextlib
 import importlib
-import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from made_up_runs import whole_run
 from on_device import SPIN
 
 HERE = Path(__file__).parent
@@ -55,7 +55,7 @@ def measured(pytester, plugin_option):
         pytester.makepyfile(test_it=source, **modules)
         told = ("--gpu-benchmark", "--gpukern-report=run.json", *plugin_option, *options)
         done = pytester.runpytest_subprocess(*told)
-        return done, json.loads((pytester.path / "run.json").read_text())["results"]
+        return done, whole_run(pytester.path / "run.json")["results"]
 
     return run
 

@@ -1,9 +1,9 @@
 """Tests that a test's leaks in real libraries are reported, and that first allocations are not leaks."""
 
-import json
 from pathlib import Path
 
 import pytest
+from made_up_runs import whole_run
 
 MIB = 2**20
 LEFT = "of device memory allocated after its teardown"
@@ -140,7 +140,7 @@ def test_cases_of_the_suites_leak_nothing_and_have_figures(pytester, plugin_opti
     options = ("--gpu-benchmark", "--gpukern-baseline=off", "--gpukern-size=smoke", *plugin_option)
     output = f"--gpukern-report={pytester.path}/run.json"
     pytester.runpytest_subprocess(*options, output, f"--rootdir={suites}", str(suites / "vector_exp"))
-    results = json.loads((pytester.path / "run.json").read_text())["results"]
+    results = whole_run(pytester.path / "run.json")["results"]
     assert results
     assert findings({result["nodeid"]: result for result in results}) == {}
     assert all(result["observations"]["memory"] for result in results)

@@ -1,8 +1,7 @@
 """Tests `--gpukern-trace` on the device, from a run to its table."""
 
-import json
-
 import pytest
+from made_up_runs import whole_run
 
 SUITE = """
 import numpy as np
@@ -53,7 +52,7 @@ def traced(pytester, measured):
 def test_a_run_keeps_the_copies_and_the_kernel_of_a_case_and_of_a_plain_test(traced, capfd):
     from pytest_gpukern.cli.main import main
 
-    case, plain = (result["trace"] for result in json.loads(traced.read_text())["results"])
+    case, plain = (result["trace"] for result in whole_run(traced)["results"])
     assert case["scope"] == "end_to_end"
     kinds = [each["kind"] for each in case["activities"]]
     assert kinds == ["memcpy", "memcpy", "kernel", "memcpy"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-import json
 import os
 import pkgutil
 import secrets
@@ -21,6 +20,7 @@ import threadpoolctl  # noqa: F401
 import xdist.dsession
 import xdist.workermanage  # noqa: F401
 from _pytest.config import default_plugins, essential_plugins
+from made_up_runs import whole_run
 
 import pytest_gpukern
 
@@ -320,7 +320,7 @@ def properties_in(path):
 
 def results_in(path):
     """The results of a run file, by case id."""
-    found = json.loads(path.read_text())["results"]
+    found = whole_run(path)["results"]
     by_id = {result["case"]["id"]: result for result in found}
     assert len(by_id) == len(found), "no case is there twice"
     return by_id

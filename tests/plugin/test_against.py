@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from made_up_runs import whole_run
 from repositories import Repository
 
 from pytest_gpukern.cli import main as cli
@@ -158,7 +158,7 @@ def changed(tmp_path_factory):
 
 def read(found, repository):
     """Adds what the file of the run holds."""
-    content = json.loads((repository.top / "run.json").read_text())
+    content = whole_run(repository.top / "run.json")
     found.results = {result["case"]["variant"]: result for result in content["results"]}
     found.sessions = content["sessions"]
     return found

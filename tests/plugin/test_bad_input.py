@@ -22,8 +22,10 @@ def test_a_damaged_baseline_is_refused_with_file_and_remedy_and_left_as_it_is(re
 def test_escape_sequences_of_a_baseline_are_shown_and_not_sent(recorded, pytester, monkeypatch):
     (path,) = (pytester.path / "baselines").iterdir()
     content = json.loads(path.read_text())
-    content["records"]["\x1b[2Jgone"] = content["records"][FIRST]
-    for fingerprint in content["fingerprints"].values():
+    (first,) = (record for record in content["records"] if record["case"] == FIRST)
+    content["records"].append({**first, "case": "\x1b[2Jgone"})
+    for process in content["processes"].values():
+        fingerprint = process["fingerprint"]
         fingerprint["driver_version"] = "\x1b]0;title\x07"
         fingerprint["libraries"] = {"\x1b[31mlibrary": "\x9b"}
     path.write_text(json.dumps(content))

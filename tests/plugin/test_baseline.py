@@ -1,6 +1,5 @@
 """Checks what each mode of baselines reads and writes, and the file of a run."""
 
-import json
 import re
 
 import pytest
@@ -16,11 +15,11 @@ def baseline_file(pytester):
 
 
 def record_of(path, case_id=FIRST):
-    return json.loads(path.read_text())["records"][case_id]
+    return load(path).cases[case_id]
 
 
 def median_of(epoch):
-    return epoch["sessions"][0]["times"]["kernel/event/cold"]["median_ns"]
+    return epoch.sessions[0].time("kernel/event/cold").summary.median_ns
 
 
 def test_create_writes_a_file_a_problem_and_device_model_and_later_adds_what_is_missing(
@@ -31,10 +30,10 @@ def test_create_writes_a_file_a_problem_and_device_model_and_later_adds_what_is_
     assert path.name == "doubling.fake-gpu.json"
     result.stdout.fnmatch_lines([f"gpukern: wrote {path}"])
     before = record_of(path)
-    assert [median_of(epoch) for epoch in before["epochs"]] == pytest.approx([1000])
+    assert [median_of(epoch) for epoch in before.epochs] == pytest.approx([1000])
     monkeypatch.setenv("FIRST_TAKES_NS", "990")
     gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
-    assert len(json.loads(path.read_text())["records"]) == 2
+    assert len(load(path).cases) == 2
     assert record_of(path) == before
 
 
@@ -42,10 +41,10 @@ def test_update_opens_a_new_epoch_and_later_runs_are_told_against_the_first(reco
     monkeypatch.setenv("FIRST_TAKES_NS", "1060")
     update = ("--gpukern-baseline=update", "--gpukern-reason=new tiles", "--gpukern-sessions=3")
     recorded(*update, "-k", "first").assert_outcomes(passed=1, deselected=1)
-    epochs = record_of(baseline_file(pytester))["epochs"]
+    epochs = record_of(baseline_file(pytester)).epochs
     assert [median_of(epoch) for epoch in epochs] == pytest.approx([1000, 1060])
-    assert [epoch.get("reason") for epoch in epochs] == [None, "new tiles"]
-    assert len(record_of(baseline_file(pytester), SECOND)["epochs"]) == 1
+    assert [epoch.reason for epoch in epochs] == [None, "new tiles"]
+    assert len(record_of(baseline_file(pytester), SECOND).epochs) == 1
     recorded("--gpukern-report=run.json").assert_outcomes(passed=2)
     (verdict,) = results_in(pytester.path / "run.json")[FIRST]["verdicts"].values()
     assert (verdict["kind"], verdict["anchor"]) == ("SAME", pytest.approx(1.06, rel=1e-3))
@@ -65,7 +64,7 @@ def test_a_time_that_creeps_while_sessions_are_appended_fails_against_the_epochs
         ["SLOWER (kernel/event/cold): *since the epoch's first 3 sessions, threshold*"]
     )
     (epoch,) = load(path).cases[FIRST].epochs
-    medians = [session.times["kernel/event/cold"].median_ns for session in epoch.sessions]
+    medians = [session.time("kernel/event/cold").summary.median_ns for session in epoch.sessions]
     assert max(medians) == pytest.approx(1020), "what failed is not appended"
 
 
@@ -111,7 +110,7 @@ def test_what_is_wrong_or_failed_by_itself_or_at_its_teardown_is_not_recorded(gp
     path.write_text(path.read_text() + FAILS_BY_ITSELF)
     result = gpu("--gpukern-baseline=create")
     result.assert_outcomes(passed=2, failed=2, errors=1)
-    assert json.loads(baseline_file(pytester).read_text())["records"].keys() == {SECOND}
+    assert load(baseline_file(pytester)).cases.keys() == {SECOND}
     result.stdout.fnmatch_lines(
         [
             "gpukern: 1 passed, 1 incorrect, 2 failed otherwise *",

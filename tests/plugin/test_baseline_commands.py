@@ -5,6 +5,7 @@ import json
 import re
 
 import pytest
+from made_up_runs import whole_run
 
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.cli import main as cli
@@ -47,7 +48,7 @@ def epochs(file, case_id=FIRST):
 
 def edit_run(path, change):
     """Changes the first result of a run file."""
-    content = json.loads(path.read_text())
+    content = whole_run(path)
     change(content["results"][0])
     path.write_text(json.dumps(content))
 

@@ -48,11 +48,22 @@ def edit(pytester):
 
 
 def of_an_older_numpy(baseline):
-    fingerprints = {
-        name: dataclasses.replace(values, libraries={**values.libraries, "numpy": "0.1"})
-        for name, values in baseline.fingerprints.items()
-    }
-    return structs.replace(baseline, fingerprints=fingerprints)
+    return each_session(baseline, older_numpy)
+
+
+def older_numpy(session):
+    libraries = {**session.fingerprint.libraries, "numpy": "0.1"}
+    fingerprint = dataclasses.replace(session.fingerprint, libraries=libraries)
+    return dataclasses.replace(session, fingerprint=fingerprint)
+
+
+def each_session(baseline, change):
+    """The baseline with each of its sessions changed."""
+    cases = {}
+    for name, record in baseline.cases.items():
+        epochs = (structs.replace(of, sessions=tuple(map(change, of.sessions))) for of in record.epochs)
+        cases[name] = structs.replace(record, epochs=tuple(epochs))
+    return dataclasses.replace(baseline, cases=cases)
 
 
 def test_a_slowdown_says_in_failure_and_report_what_else_changed(with_kernels, monkeypatch, edit):

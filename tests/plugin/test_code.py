@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from made_up_runs import whole_run
 from repositories import Repository
 
 from pytest_gpukern.cli.report import report_files
@@ -136,7 +137,7 @@ def test_code_is_recorded_compared_and_told_when_it_grew(pytester, suite):
     )
     same.stdout.fnmatch_lines(["*scaling/numba.plain/n=1000,block=128 · scale sm_90", "*registers*1 fp32*"])
     same.stdout.fnmatch_lines(["PASSED: 4 cases compiled: 4 same code"])
-    results = json.loads((pytester.path / "b.json").read_text())["results"]
+    results = whole_run(pytester.path / "b.json")["results"]
     assert {name for result in results for name in result["code"]} == {"sm_80", "sm_90"}
 
     change(suite)
@@ -203,7 +204,7 @@ def test_what_pytest_benchmarks_own_fixture_calls_is_compiled(pytester):
     result.assert_outcomes(passed=2, skipped=1, deselected=1)
     line = line_of("@pytest.mark.gpu_benchmark\ndef test_that", BENCHMARK)
     result.stdout.fnmatch_lines([f"*_existing.py:{line}: its body measures no kernel *; hand one over: *"])
-    call, pedantic = json.loads((pytester.path / "a.json").read_text())["results"]
+    call, pedantic = whole_run(pytester.path / "a.json")["results"]
     ((kernel,), (other,)) = (found["code"]["sm_90"]["kernels"] for found in (call, pedantic))
     assert (kernel["block"], other["block"]) == ([128, 1, 1], [64, 1, 1])
     assert "fp64" not in dict(kernel["instructions"])
@@ -249,7 +250,7 @@ def test_a_test_that_asks_for_the_device_is_compiled_as_it_is_measured(pytester)
     result.assert_outcomes(passed=2, skipped=1)
     line = line_of("first_ns", WITH_DEVICE)
     result.stdout.fnmatch_lines([f"*cannot be known *: test_device.py:{line}: *first_ns*; do that behind *"])
-    found = json.loads((pytester.path / "a.json").read_text())["results"]
+    found = whole_run(pytester.path / "a.json")["results"]
     ((size,), (tile,)) = (of["code"]["sm_90"]["kernels"] for of in found)
     assert (size["grid"], size["block"], tile["block"]) == ([1954, 1, 1], [512, 1, 1], [256, 1, 1])
     two = run(pytester, "--gpukern-code=sm_80,sm_90", "-rs", file="test_device.py")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import made_up_results
 import pytest
+from made_up_runs import whole_run
 
 from pytest_gpukern.baseline.store import Store
 from pytest_gpukern.values.result import Result
@@ -280,7 +281,7 @@ def test_each_architecture_is_compiled_as_its_devices_were_tuned_and_another_cho
             "-p", "no:cacheprovider", "--gpukern-code=sm_80,sm_90", "--gpukern-report=a.json", "-v", *options
         )
         assert done.ret == 0, "\n".join(done.outlines)
-        (found,) = json.loads((pytester.path / "a.json").read_text())["results"]
+        (found,) = whole_run(pytester.path / "a.json")["results"]
         blocks = {name: of["kernels"][0]["block"][0] for name, of in found["code"].items()}
         return found, blocks, done.stdout
 

@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from pytest_gpukern.baseline.codec import load
+
 from .conftest import results_in
 
 
@@ -263,7 +265,7 @@ def test_a_test_with_a_failed_subtest_has_failed_and_is_not_recorded(pytester, w
     verdicts = {row["variant"]: row["verdict"] for row in rows}
     assert verdicts == {"test_fixture": "FAILED", "TestUnit::test_unit": "FAILED", "test_right": "NEW"}
     (baseline,) = (pytester.path / "baselines").iterdir()
-    assert list(json.loads(baseline.read_text())["records"]) == ["test_it/test_right"]
+    assert list(load(baseline).cases) == ["test_it/test_right"]
 
 
 RUNS_TWICE = """

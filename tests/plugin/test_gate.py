@@ -1,9 +1,9 @@
 """Checks what fails a test, by name, and what does not. The GPU is fake, and so are its times."""
 
-import json
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from made_up_runs import whole_run
 
 from pytest_gpukern.values.failure_table import FAILURES
 
@@ -80,7 +80,7 @@ def test_a_suspicion_on_a_card_that_is_not_on_record_is_measured_again_if_that_m
         monkeypatch.setenv("FIRST_TAKES_NS", takes_ns)
         recorded("--gpukern-report=run.json")
         assert verdict_of(pytester.path / "run.json", FIRST) == verdict
-        assert len(json.loads((pytester.path / "run.json").read_text())["sessions"]) == sessions
+        assert len(whole_run(pytester.path / "run.json")["sessions"]) == sessions
 
 
 def test_where_a_run_is_stored_a_slowdown_is_accepted_from_its_file(recorded, slower):

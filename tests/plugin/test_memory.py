@@ -1,9 +1,9 @@
 """Tests device memory in whole runs on a fake device: figures, and leaks reported for the right test."""
 
-import json
 import sys
 
 import pytest
+from made_up_runs import whole_run
 
 from . import fake_gpu
 from .conftest import results_in
@@ -114,7 +114,7 @@ def test_child_sessions_tell_of_memory_too(pytester, on_fake_gpu):
     options = ("--gpu-benchmark", "--gpukern-isolate=off", "--gpukern-report=run.json")
     create = ("--gpukern-baseline=create", "--gpukern-sessions=2", "-k before or keeps or after")
     on_fake_gpu(*options, *create).assert_outcomes(passed=3, deselected=3)
-    sessions = json.loads((pytester.path / "run.json").read_text())["sessions"]
+    sessions = whole_run(pytester.path / "run.json")["sessions"]
     told = {each["case"]["variant"]: each for each in sessions}
     assert told["test_before"]["observations"]["memory"]["kept_bytes"] == 0
     assert told["test_keeps"]["observations"]["memory"]["kept_bytes"] == 8 * MIB

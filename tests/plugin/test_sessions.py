@@ -1,6 +1,5 @@
 """Checks child sessions in whole runs: recording several, confirming a suspicion. Only the GPU is fake."""
 
-import json
 import os
 import re
 import signal
@@ -10,6 +9,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from made_up_runs import whole_run
 
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.cli import main as cli
@@ -336,7 +336,7 @@ def test_a_confirmed_slowdown_is_accepted_from_the_run_file_with_sessions_enough
     project().assert_outcomes(passed=1, failed=1)
     path = pytester.path / "run.json"
     (reported,) = {results_in(path)[FIRST]["session"]}
-    sessions = json.loads(path.read_text())["sessions"]
+    sessions = whole_run(path)["sessions"]
     assert [each["case"]["id"] for each in sessions] == 3 * [FIRST]
     assert [each["role"] for each in sessions] == ["confirming", "confirming", "further"]
     assert cli.main(["baseline", "merge", str(path), "--accept", FIRST, "--reason", "more exact"]) == 0
@@ -360,7 +360,7 @@ def test_without_a_file_to_accept_it_from_no_session_more_is_measured(recorded, 
 def test_the_sessions_of_a_recording_run_are_in_its_file_and_counted_once_in_its_report(gpu, pytester):
     result = gpu("--gpukern-baseline=create", "--gpukern-sessions=3", "--gpukern-report=run.json")
     result.stdout.fnmatch_lines(["gpukern: 2 passed · baseline: 2 new"])
-    content = json.loads((pytester.path / "run.json").read_text())
+    content = whole_run(pytester.path / "run.json")
     assert [each["role"] for each in content["results"]] == ["measured", "measured"]
     assert [each["role"] for each in content["sessions"]] == 4 * ["further"]
     recorded = [recorded_sessions(pytester, case) for case in (FIRST, SECOND)]

@@ -1,11 +1,12 @@
 """Tests when a run switches Numba's CUDA simulator on, and what it cannot do."""
 
-import json
 import os
 import subprocess
 import sys
 
 import pytest
+
+from pytest_gpukern.baseline.codec import load
 
 from .conftest import refused, results_in
 
@@ -288,7 +289,7 @@ def test_a_call_that_launches_nothing_is_no_simulated_one_and_says_so(run):
 
 def test_simulated_results_are_not_recorded(run):
     (path,) = (run.folder / "baselines").iterdir()
-    assert json.loads(path.read_text())["records"].keys() == {"doubling/host.numpy/n=8"}
+    assert load(path).cases.keys() == {"doubling/host.numpy/n=8"}
 
 
 def test_a_run_that_ends_before_it_is_configured_puts_the_environment_back_too(pytester):

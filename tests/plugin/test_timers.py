@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+from pytest_gpukern.baseline.codec import load
+
 from . import fake_gpu
 from .conftest import FIRST, SECOND, repeat_sessions, results_in
 
@@ -15,9 +17,8 @@ CUPTI, EVENT = "kernel/cupti/cold", "kernel/event/cold"
 
 def recorded_keys(pytester):
     (stored,) = (pytester.path / "baselines").glob("*.json")
-    cases = json.loads(stored.read_text())["records"]
-    sessions = [session for case in cases.values() for session in case["epochs"][0]["sessions"]]
-    return {tuple(sorted(session["times"])) for session in sessions}
+    sessions = [session for record in load(stored).cases.values() for session in record.epochs[0].sessions]
+    return {tuple(sorted(timed.key for timed in session.measurements)) for session in sessions}
 
 
 def measured(pytester):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 from datetime import UTC, datetime, timedelta
 
@@ -13,7 +14,7 @@ from msgspec import structs
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.report.run import Advice, Failure, RunResults, Skip
-from pytest_gpukern.report.run_file import run_text
+from pytest_gpukern.report.run_file import read_run, run_text
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.difference import Difference
 from pytest_gpukern.values.note import About, Note
@@ -256,3 +257,11 @@ def _history(draw, key, ns):
 def write_run_file(path, run):
     """Writes a run as `--gpukern-report=RUN.json` does."""
     write_named(path, run_text(run), "--gpukern-report")
+
+
+def whole_run(path):
+    """Plain JSON of a run file in which each result is whole; it may be changed and written again."""
+    run = read_run(path)
+    sessions = [session.to_json() for of_test in run.sessions.values() for session in of_test]
+    results = [result.to_json() for result in run.results]
+    return {**json.loads(path.read_text()), "results": results, "sessions": sessions}
