@@ -126,7 +126,7 @@ def test_what_failed_by_itself_is_not_recorded_though_the_gate_would_have_failed
     path.write_text(path.read_text() + "\n    assert 'first' not in case.id\n")
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     result = recorded("--gpukern-baseline=update", "--gpukern-reason=x", "-k", "first")
-    assert len(record_of(baseline_file(pytester))["epochs"]) == 1
+    assert len(record_of(baseline_file(pytester)).epochs) == 1
     result.stdout.fnmatch_lines(
         ["gpukern: 0 passed, 1 failed otherwise*", f"gpukern: not recorded: its test failed ({FIRST})"]
     )

@@ -210,7 +210,7 @@ def test_a_folder_of_baselines_is_told_and_becomes_a_table(runs, capsys):
     status, shown, _ = report(capsys, "baselines", "-k", "first")
     assert status == 0
     pytest.LineMatcher(shown.splitlines()).fnmatch_lines(
-        ["doubling · kernel by event*", "  numba.first/n=8 *1.000 µs*"]
+        ["doubling · kernel by event*", "  numba.first * n=8 *1.000 µs*"]
     )
     assert report(capsys, runs / "baselines", "-o", "records.csv")[0] == 0
     with (runs / "records.csv").open(encoding="utf-8", newline="") as file:
