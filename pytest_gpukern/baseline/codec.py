@@ -1,7 +1,7 @@
 """Reads and writes a baseline file: versioned JSON, one line a process and one a case.
 
-So git shows what a new session changed, and a conflict shows both sides of a case. What the sessions of a case
-share is in it once, and so is what all cases of a process share.
+So git shows what a new session changed, and a conflict shows both sides of a case. What the sessions of a
+case share is in it once, and so is what all cases of a process share.
 """
 
 from __future__ import annotations
