@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from pytest_gpukern.baseline.record import Baseline, Record
+from pytest_gpukern.baseline.record import MOMENT, Baseline, Record
 from pytest_gpukern.gate.comparability import Text
 from pytest_gpukern.values.folding import Processes, unfolded_sessions
 from pytest_gpukern.values.result import JsonDict, Measurement
@@ -31,7 +31,6 @@ RESOLVE = (
 )
 _CONFLICT = re.compile(rb"^<{7} ", re.MULTILINE)
 _KEY = re.compile(r"[^/]+/[^/]+/[^/]+")
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)")
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
@@ -98,7 +97,7 @@ def _check(record: Record, where: str) -> None:
     for i, epoch in enumerate(record.epochs):
         for j, session in enumerate(epoch.sessions):
             place = f"{where}.epochs[{i}].sessions[{j}]"
-            if not _MOMENT.fullmatch(session.recorded):
+            if not re.fullmatch(MOMENT, session.recorded):
                 _fail(f"{place}.recorded", "an ISO 8601 time with its offset", session.recorded)
             if not session.measurements:
                 _fail(f"{place}.measurements", "at least one", [])

@@ -49,7 +49,8 @@ FIRST_SESSIONS = 5
 _KEPT = {CLOCKS: ("sm_mhz", "memory_mhz"), LOAD: ("others_share",)}
 """Observer → its figures that a record keeps."""
 
-Moment = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)$")]
+MOMENT = r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)$"
+"""An ISO 8601 time with its offset."""
 
 
 def trimmed(result: Result, *, recorded: str = "") -> Result:
@@ -169,7 +170,7 @@ class Epoch(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
         reason: why the epoch was opened, where somebody said.
     """
 
-    opened: Moment
+    opened: Annotated[str, Meta(pattern=MOMENT)]
     sessions: Annotated[tuple[Result, ...], Meta(min_length=1)]
     reason: Text | None = None
 

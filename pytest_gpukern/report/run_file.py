@@ -37,11 +37,11 @@ def run_text(run: RunResults) -> str:
         "history": {name: _of_history(record, processes) for name, record in run.history.items()},
         **{name: plain(getattr(run, name)) for name in _AS_THEY_ARE},
     }
+    stored["processes"] = processes.table()  # complete only now
     try:
-        content = msgspec.json.encode({**stored, "processes": processes.table()})
+        content = msgspec.json.encode(stored)
     except UnicodeEncodeError:  # half of a surrogate pair, from a file name that is no UTF-8
-        value = msgspec.to_builtins({**stored, "processes": processes.table()})
-        content = json.dumps(value, ensure_ascii=False).encode(errors="replace")
+        content = json.dumps(msgspec.to_builtins(stored), ensure_ascii=False).encode(errors="replace")
     return msgspec.json.format(content, indent=1).decode() + "\n"
 
 
