@@ -322,7 +322,7 @@ class Sampler:
         return self.finished(self.timer.suspicion(last) or self._contents_matter())
 
     def glance(self) -> Measurement:
-        """Samples likewise, but neither refills outputs nor looks for what is suspicious."""
+        """Takes samples as `measure` does, but refills no outputs, and looks for nothing suspicious."""
         self._sample(refills=False)
         return self.finished(None)
 

@@ -25,16 +25,16 @@ class Processes:
         self._first: dict[str, dict[str, Any]] = {}
 
     def folded(self, result: Result, shared: Mapping[str, Any] = MappingProxyType({})) -> JsonDict:
-        """Returns the fields of a result that differ from what it shares, and from their defaults."""
+        """Returns the fields of a result that are neither shared, nor its process's, nor as by default."""
         own = {name: getattr(result, name) for name in _OF_A_PROCESS if name not in shared}
         process = self._first.setdefault(result.session, own)
         known = _defaults(Result) | process | dict(shared)
         return _beyond(known, _fields(result))
 
     def folded_sessions(self, results: Iterable[Result], given: Mapping[str, Any]) -> JsonDict:
-        """Returns the sessions of a case: what they share, and each with what it does not.
+        """Returns what the sessions of a case share, and what each has beyond that.
 
-        `given` are fields that the reader knows.
+        Fields that are `given` are not written, since the reader knows them.
         """
         sessions = tuple(results)
         apart = {*_OF_A_PROCESS, *_OF_A_SESSION, *given}
@@ -47,7 +47,7 @@ class Processes:
 
 
 def unfolded(result: Any, processes: Any, shared: Mapping[str, Any] = MappingProxyType({})) -> Any:
-    """Returns plain JSON of a whole result; what is not as `folded` makes it is left to its schema."""
+    """Returns a whole result as plain JSON. What is malformed stays as it is, and its schema refuses it."""
     if not isinstance(result, dict):
         return result
     name = result.get("session", "")
@@ -56,7 +56,7 @@ def unfolded(result: Any, processes: Any, shared: Mapping[str, Any] = MappingPro
 
 
 def unfolded_sessions(folded: Any, processes: Any, given: Mapping[str, Any]) -> Any:
-    """Returns plain JSON of what holds sessions, as `folded_sessions` makes it, with these whole."""
+    """Returns an epoch with whole sessions as plain JSON. What is malformed stays as it is."""
     if not isinstance(folded, dict) or not isinstance(folded.get("sessions"), list):
         return folded
     shared = folded.get("shared", {})
