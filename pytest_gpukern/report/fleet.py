@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC
@@ -14,7 +13,6 @@ from pytest_gpukern.findings.fleet import FEWEST_CARDS, Change, Finding, FleetFi
 from pytest_gpukern.gate.change import percent, ratio_of
 from pytest_gpukern.report import units
 from pytest_gpukern.report.csv_table import written
-from pytest_gpukern.report.fleet_files import JUDGED
 from pytest_gpukern.report.layout import Column, table, wrapped
 from pytest_gpukern.values.untrusted_json import FileError, bounded, printable
 
@@ -192,7 +190,9 @@ class Told(NamedTuple):
         kinds_of = grouped((card, row.kind) for row in self.rows for card in row.cards)
         return [
             {
-                **_identity(card),
+                "host": card.host,
+                "index": card.index,
+                "uuid": card.uuid,
                 "model": card.model,
                 "driver": card.driver,
                 "findings": " ".join(dict.fromkeys(kinds_of.get(card, ()))),
@@ -353,22 +353,6 @@ def _csv(told: Told) -> str:
     return written(told.cards()) or "host\n"
 
 
-def _json(told: Told) -> str:
-    value = {
-        JUDGED: True,
-        "bad": told.found.bad,
-        "summary": [*told.verdict, *told.notes],
-        "findings": [{**row._asdict(), "cards": [*map(_identity, row.cards)]} for row in told.rows],
-        "drain": told.drain,
-        "cards": told.cards(),
-    }
-    return json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
-
-
-def _identity(card: Card) -> dict[str, str]:
-    return {"host": card.host, "index": card.index, "uuid": card.uuid}
-
-
 def _html(told: Told) -> str:
     def html_table(titles: Iterable[str], body: Iterable[Iterable[object]]) -> str:
         lines: list[tuple[str, Iterable[object]]] = [("th", titles), *(("td", row) for row in body)]
@@ -396,5 +380,5 @@ table:first-of-type td+td{overflow-wrap:anywhere}
 td,th{border-bottom:1px solid #ccc;padding:.2em .6em;text-align:left;vertical-align:top}</style>
 """
 
-FORMS: dict[str, Callable[[Told], str]] = {".html": _html, ".csv": _csv, ".json": _json}
+FORMS: dict[str, Callable[[Told], str]] = {".html": _html, ".csv": _csv}
 """Suffix → what makes such a file."""

@@ -15,10 +15,8 @@ from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.form_table import RUN_FILE
 from pytest_gpukern.values.result import Result, SessionRole
-from pytest_gpukern.values.untrusted_json import FileError, content_of
+from pytest_gpukern.values.untrusted_json import FileError
 
-JUDGED = "gpukern fleet"
-"""First key of the JSON that the command itself writes, perhaps into the folder that it reads."""
 NO_RUNS = "gpukern validate --gpukern-report=FOLDER/ writes them"
 _PACKED = f"{RUN_FILE}.gz"
 _CASE = re.compile(r"\[(.*)\]")
@@ -55,17 +53,8 @@ def read_figures(files: Iterable[Path]) -> tuple[list[CardFigures], list[FileErr
         try:
             figures += figures_of(read_run(path), *host_and_index(path))
         except FileError as error:
-            if not _is_ours(path):
-                unreadable.append(error)
+            unreadable.append(error)
     return figures, unreadable
-
-
-def _is_ours(path: Path) -> bool:
-    """Returns whether a file is what the command itself wrote."""
-    try:
-        return f'"{JUDGED}"'.encode() in content_of(path)[:40]
-    except FileError:
-        return False
 
 
 def write_run(folder: Path, host: str, index: str, content: bytes) -> Path:
