@@ -19,6 +19,7 @@ from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.gate.spread import SharedSpread, shared_spread
 from pytest_gpukern.package import SUITES
 from pytest_gpukern.values import atomic_file as file
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import CaseInfo, Correctness, Result
 from pytest_gpukern.values.untrusted_json import FileError
 from pytest_gpukern.values.verdict_table import VerdictKind
@@ -256,10 +257,7 @@ class Store:
             name, model_key, _ = path.name.rsplit(".", 2)
             before, did = _stored(path, Baseline(name, model_key)), WriteReport()
             merge = Merge(before, _stamp(self._now()), self._reason, did)
-            groups: dict[str, list[Result]] = {}
-            for session in sessions:
-                groups.setdefault(session.case.id, []).append(session)
-            for group in groups.values():
+            for group in grouped((session.case.id, session) for session in sessions).values():
                 merge.join(self.mode, group)
             if did.added or did.appended or did.updated:
                 file.replace(path, codec.render(merge.baseline))
@@ -383,11 +381,8 @@ def rewrite(
 
 def patterns_of(ids: Set[str], others: Set[str]) -> tuple[str, ...]:
     """Returns patterns that match these ids and none of the others, such as `problem/backend.variant/*`."""
-    begins: dict[str, list[str]] = {}
-    for name in sorted(ids):
-        begins.setdefault(name.rpartition("/")[0], []).append(name)
     patterns = []
-    for begin, names in begins.items():
+    for begin, names in grouped((name.rpartition("/")[0], name) for name in sorted(ids)).items():
         whole = (
             begin
             and not set("*?[") & set(begin)

@@ -29,6 +29,7 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.run import Failure, RunResults
 from pytest_gpukern.values.failure_table import BY_DEFAULT
 from pytest_gpukern.values.fingerprint import Fingerprint
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.options import DEFAULT_THRESHOLD, SettingsError, parse_names, parse_threshold
 from pytest_gpukern.values.result import Correctness, Measurement, Result, SessionRole, Summary, Verdict
 from pytest_gpukern.values.verdict_table import VerdictKind
@@ -132,10 +133,11 @@ class _Past(NamedTuple):
             for time in session.measurements:
                 if time.invalid is None:
                     times.setdefault((name, time.key), []).append(_recorded(run, session, time))
-        by_model: dict[str, list[list[SessionTime]]] = {}
-        for known in times.values():
-            for model in dict.fromkeys(time.conditions.device_model for time in known):
-                by_model.setdefault(model, []).append(_of_model(known, model))
+        by_model = grouped(
+            (model, _of_model(known, model))
+            for known in times.values()
+            for model in dict.fromkeys(time.conditions.device_model for time in known)
+        )
         return cls(times, {model: shared_spread(of) for model, of in by_model.items()}, fingerprints)
 
 

@@ -12,21 +12,19 @@ import enum
 import math
 import operator
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from sys import intern
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from pytest_gpukern.gpu.nvml import COUNTED_EVENTS
 from pytest_gpukern.measure.card_state import CARD
 from pytest_gpukern.measure.device_clocks import CLOCKS, INVALIDATING, ORDINARY, DeviceClocks
 from pytest_gpukern.measure.observers import OBSERVERS
 from pytest_gpukern.values.determinism import Determinism
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import Correctness, Measurement, Result
-
-_Key = TypeVar("_Key", bound=Hashable)
-_Item = TypeVar("_Item")
 
 Facts = Mapping[str, float]
 """What is known of a card while it was measured: name → value, by the names of its two observers."""
@@ -67,13 +65,6 @@ def combined(seen: Iterable[Mapping[str, object]]) -> Facts:
         name: _COMBINED.get(name.partition(".")[0], operator.itemgetter(-1))(values)
         for name, values in known.items()
     }
-
-
-def grouped(pairs: Iterable[tuple[_Key, _Item]]) -> dict[_Key, list[_Item]]:
-    groups: dict[_Key, list[_Item]] = {}
-    for key, item in pairs:
-        groups.setdefault(key, []).append(item)
-    return groups
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from pytest_gpukern.gate.change import percent
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.measure.statistics import interval_rank, student_t
 from pytest_gpukern.values.difference import DEVICE, Difference
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import Result
 
 FEWEST_CASES = 8
@@ -225,9 +226,5 @@ def told(shift: Shift, changed: Sequence[Difference]) -> str:
 
 
 def _by_canary(sessions: Iterable[Mapping[str, float | None]]) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {}
-    for session in {tuple(sorted(canaries.items())): canaries for canaries in sessions}.values():
-        for name, ns in session.items():
-            if ns:
-                times.setdefault(name, []).append(ns)
-    return times
+    once = {tuple(sorted(canaries.items())): canaries for canaries in sessions}
+    return grouped((name, ns) for session in once.values() for name, ns in session.items() if ns)

@@ -26,6 +26,7 @@ from pytest_gpukern.values.difference import (
     Difference,
 )
 from pytest_gpukern.values.fingerprint import Fingerprint
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import Choice, KernelFacts, Measurement, Result, Verdict, hash_method
 from pytest_gpukern.values.timer_table import timer_row
 
@@ -128,10 +129,12 @@ def _code_changes(result: Result, past: Sequence[SessionTime]) -> list[Differenc
     if not new or not seen:
         return []
     old = by_name(kernel for session in past for kernel in session.kernels)
-    kernels: dict[Difference, list[str]] = {}
-    for name in filter(old.__contains__, new):
-        for difference in _kernel_changes(new[name], old[name], result.fingerprint.compute_capability):
-            kernels.setdefault(difference, []).append(name)
+    capability = result.fingerprint.compute_capability
+    kernels = grouped(
+        (difference, name)
+        for name in filter(old.__contains__, new)
+        for difference in _kernel_changes(new[name], old[name], capability)
+    )
     differences = [
         difference if len(names) == len(new) else dataclasses.replace(difference, kernels=tuple(names))
         for difference, names in kernels.items()

@@ -52,9 +52,9 @@ from pytest_gpukern.findings.cards import (
     Facts,
     causes,
     combined,
-    grouped,
 )
 from pytest_gpukern.measure.statistics import student_t
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import hash_method
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.measure.statistics import student_t
 from pytest_gpukern.values.determinism import Determinism, of_sessions
 from pytest_gpukern.values.difference import Difference
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import Finding, KernelFacts, Measurement, OutputError, hash_method
 
 ACCURACY, BITS, DETERMINISM, RESOURCES, TAIL = "accuracy", "bits", "determinism", "resources", "tail"
@@ -216,7 +217,4 @@ def _above_median(times: Iterable[SessionTime], figure: Callable[[SessionTime], 
 
 def by_name(kernels: Iterable[KernelFacts]) -> dict[str, list[KernelFacts]]:
     """Maps the name of each kernel to its launches, in order."""
-    launches: dict[str, list[KernelFacts]] = {}
-    for kernel in kernels:
-        launches.setdefault(kernel.name, []).append(kernel)
-    return launches
+    return grouped((kernel.name, kernel) for kernel in kernels)

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.measure.host_load import others_share
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Fingerprint, Provenance
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import (
     UNKNOWN_CHOICE,
     CaseInfo,
@@ -137,9 +138,7 @@ def of_one_choice(sessions: Sequence[SessionTime], choice: Choice, enough: int) 
     to gate. If no choice has enough sessions, an autotuner's choices are still kept apart. Launches that no
     autotuner chose are not: their grids may follow from the data.
     """
-    groups: dict[Choice, list[SessionTime]] = {}
-    for session in sessions:
-        groups.setdefault(session.choice, []).append(session)
+    groups = grouped((session.choice, session) for session in sessions)
     if len(groups) < 2:
         return sessions
     ranked = sorted(groups, key=lambda chosen: (chosen == choice, len(groups[chosen])), reverse=True)

@@ -33,6 +33,7 @@ from pytest_gpukern.gate.change import (
 from pytest_gpukern.gate.comparability import Conditions, SessionTime, difference, of_one_choice
 from pytest_gpukern.gate.spread import FEWEST_CASES, SharedSpread, spread_key, spread_of_ratios
 from pytest_gpukern.measure.host_load import BUSY_HOST, others_share
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice, Measurement, Verdict
 from pytest_gpukern.values.timer_table import timer_row
 from pytest_gpukern.values.verdict_table import VerdictKind
@@ -289,10 +290,11 @@ def _with_remedy(verdict: Verdict, change: Change, threshold: float) -> Verdict:
 
 def shared_spread_of_pairs(cases: Iterable[Sequence[Pair]]) -> dict[str, SharedSpread]:
     """Returns what `judge_paired` takes as `shared`, by `scope/timer`, from all pairs of a run."""
-    groups: dict[str, list[list[float]]] = {}
-    for pairs in cases:
-        if pairs and _barred_pairs(pairs) is None:
-            groups.setdefault(spread_key(pairs[0][0].key), []).append(log_ratios(pairs))
+    groups = grouped(
+        (spread_key(pairs[0][0].key), log_ratios(pairs))
+        for pairs in cases
+        if pairs and _barred_pairs(pairs) is None
+    )
     return {key: spread_of_ratios(key.rpartition("/")[2], ratios) for key, ratios in groups.items()}
 
 

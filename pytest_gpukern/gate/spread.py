@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.measure.statistics import fisher_cdf, sample_variance
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.timer_table import timer_row
 
 PRIOR_DOF = 4.0
@@ -87,11 +88,8 @@ def assumed_spread(timer: str) -> SharedSpread:
 
 
 def shared_spread(cases: Iterable[Sequence[SessionTime]]) -> dict[str, SharedSpread]:
-    groups: dict[str, list[Sequence[SessionTime]]] = {}
-    for sessions in cases:
-        usable = [session for session in sessions if 0 < session.median_ns < math.inf]
-        if len(usable) > 1:
-            groups.setdefault(spread_key(usable[0].key), []).append(usable)
+    usable = ([time for time in sessions if 0 < time.median_ns < math.inf] for sessions in cases)
+    groups = grouped((spread_key(times[0].key), times) for times in usable if len(times) > 1)
     return {key: _of_group(key.rpartition("/")[2], group) for key, group in groups.items()}
 
 
@@ -112,10 +110,7 @@ def spread_of_ratios(timer: str, cases: Iterable[Sequence[float]]) -> SharedSpre
 
 def by_device(sessions: Sequence[SessionTime]) -> dict[str | None, list[float]]:
     """Returns each device → the log medians of its sessions."""
-    cards: dict[str | None, list[float]] = {}
-    for session in sessions:
-        cards.setdefault(session.device, []).append(math.log(session.median_ns))
-    return cards
+    return grouped((session.device, math.log(session.median_ns)) for session in sessions)
 
 
 def within_devices(cards: Mapping[str | None, Sequence[float]]) -> tuple[float, int]:

@@ -26,6 +26,7 @@ from pytest_gpukern.report.records import accept, repeat
 from pytest_gpukern.report.rows import ceiling_shares
 from pytest_gpukern.report.run import BASELINE, RunResults
 from pytest_gpukern.values.difference import DEVICE, NEW_CODE, SAME_CODE
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import Correctness, Result, SessionRole, Verdict, sizes_text
 from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone, VerdictKind, severity
 
@@ -192,10 +193,7 @@ def headline(run: RunResults, failed: Sequence[Card]) -> Headline:
 
 
 def _failures_in_words(failed: Sequence[Card]) -> Iterable[str]:
-    by_kind: dict[str, list[Card]] = {}
-    for card in failed:
-        by_kind.setdefault(card.kind, []).append(card)
-    for kind, of_kind in by_kind.items():
+    for kind, of_kind in grouped((card.kind, card) for card in failed).items():
         count = sum(len(card.nodeids) for card in of_kind)
         changes = [card.change for card in of_kind if card.change is not None]
         if kind == INCORRECT:
@@ -277,22 +275,21 @@ def cards(run: RunResults) -> list[Card]:
     results = {result.nodeid: result for result in run.results}
     timed = any(reason.key for failure in run.failures.values() for reason in failure.reasons)
     series = trends([run]) if timed else {}
-    groups: dict[object, list[Card]] = {}
+    made: list[Card] = []
     for nodeid, failure in run.failures.items():
         result = results.get(nodeid)
         if result is None or not failure.by_the_gate:
             wrong = result is not None and result.correctness is Correctness.INCORRECT
             text = (result.diagnosis if wrong and result else None) or failure.text
-            made = [_of_test(run, nodeid, result, INCORRECT if wrong else FAILED, text.strip())]
+            made.append(_of_test(run, nodeid, result, INCORRECT if wrong else FAILED, text.strip()))
         else:
-            made = [
+            made += [
                 _of_time(run, result, reason.key, reason.kind, series.get((result.case.id, reason.key)))
                 if reason.key
                 else _of_test(run, nodeid, result, reason.kind.upper(), reason.text)
                 for reason in failure.reasons
             ]
-        for card in made:
-            groups.setdefault(_group(card), []).append(card)
+    groups = grouped((_group(card), card) for card in made)
     return sorted((_together(run, group) for group in groups.values()), key=_worst_first)
 
 

@@ -13,6 +13,7 @@ from pytest_gpukern.gpu.kernel_facts import fitted
 from pytest_gpukern.measure.observers import OBSERVERS, Figure, ObserverRow
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import GAP, Column, Line, table, wrapped
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import Correctness, DeviceWork, KernelFacts, Measurement, Result, Value
 from pytest_gpukern.values.timer_table import timer_row
 
@@ -167,9 +168,8 @@ def checks(results: Sequence[Result], *, width: int) -> list[Line]:
     """Tells once what the same cases have in common, and then an empty line; nothing where none has any."""
     checked = [result for result in results if result.correctness is not Correctness.INCORRECT]
     texts_of = {result.case.id: _checks_of(result) for result in checked}
-    shared: dict[tuple[str, ...], list[str]] = {}
-    for text in dict.fromkeys(text for texts in texts_of.values() for text in texts):
-        shared.setdefault(tuple(case for case in texts_of if text in texts_of[case]), []).append(text)
+    said = dict.fromkeys(text for texts in texts_of.values() for text in texts)
+    shared = grouped((tuple(case for case in texts_of if text in texts_of[case]), text) for text in said)
     lines = []
     for cases, texts in shared.items():
         who = f"all {len(cases)} cases" if 1 < len(cases) == len(checked) else ", ".join(cases)
@@ -178,9 +178,7 @@ def checks(results: Sequence[Result], *, width: int) -> list[Line]:
 
 
 def _checks_of(result: Result) -> list[str]:
-    by_kind: dict[str | None, list[str]] = {}
-    for name, error in result.errors.items():
-        by_kind.setdefault(error.determinism, []).append(name)
+    by_kind = grouped((error.determinism, name) for name, error in result.errors.items())
     texts = [f"{', '.join(names)}: {_BITS.get(kind, kind)}" for kind, names in by_kind.items() if kind]
     texts += [f"checked at {', '.join(result.corners)} too"] if result.corners else []
     return texts + ([f"seed {result.seed}"] if result.seed is not None else [])

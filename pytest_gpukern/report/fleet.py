@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC
 from typing import NamedTuple
 
-from pytest_gpukern.findings.cards import LIMITS, Card, CardFinding, CardVerdict, Cause, Facts, grouped
+from pytest_gpukern.findings.cards import LIMITS, Card, CardFinding, CardVerdict, Cause, Facts
 from pytest_gpukern.findings.fleet import FEWEST_CARDS, Change, Finding, FleetFindings, Kind, Model
 from pytest_gpukern.gate.change import percent, ratio_of
 from pytest_gpukern.report import units
 from pytest_gpukern.report.csv_table import written
 from pytest_gpukern.report.layout import Column, table, wrapped
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.untrusted_json import FileError, bounded, printable
 
 _MOST_LINES = 30

@@ -62,6 +62,7 @@ from pytest_gpukern.report.summary import (
     totals,
 )
 from pytest_gpukern.values.garbage import uncollected
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import JsonDict, Measurement, OutputError, Result, sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
 from pytest_gpukern.values.verdict_table import STATES, severity
@@ -200,9 +201,7 @@ class _RunData:
 
     def json(self) -> JsonDict:
         run = self.run
-        by_result: dict[int, list[ResultRow]] = {}
-        for row in self.rows:
-            by_result.setdefault(id(row.result), []).append(row)
+        by_result = grouped((id(row.result), row) for row in self.rows)
         remarks = needs_a_reader(self.rows)
         since = *map(str.strip, run.heading), *run.since_record, false_alarms(run.results), time_spent(run)
         failed = cards(run)

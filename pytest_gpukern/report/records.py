@@ -14,6 +14,7 @@ from pytest_gpukern.baseline.store import ToPrune
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.run import BASELINE, Advice, RunResults
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.note import NO_GPU, About
 from pytest_gpukern.values.options import OPTIONS, try_the_simulator, values_of
 from pytest_gpukern.values.result import Result
@@ -159,10 +160,7 @@ def repeat(run: RunResults, tests: Sequence[str], results: Sequence[Result | Non
 def _written(report: WriteReport, results: Sequence[Result]) -> list[str]:
     lines = [f"wrote {path}" for path in report.written]
     lines += _accepted(results, set(report.updated))
-    reasons: dict[str, list[str]] = {}
-    for refusal in report.refused:
-        first_line = refusal.reason.partition("\n")[0]
-        reasons.setdefault(first_line, []).append(refusal.case_id)
+    reasons = grouped((refusal.reason.partition("\n")[0], refusal.case_id) for refusal in report.refused)
     return lines + [f"not recorded: {reason} ({_which(cases)})" for reason, cases in reasons.items()]
 
 

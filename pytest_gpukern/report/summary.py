@@ -10,6 +10,7 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.records import some_of
 from pytest_gpukern.report.rows import Footnote, ResultRow, rows_of, shared_sizes
 from pytest_gpukern.report.run import RunResults, Skip
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import Correctness, Result
 from pytest_gpukern.values.verdict_table import STATES, Tone, VerdictKind
 
@@ -46,17 +47,12 @@ class Remark:
 
 
 def problems_of(run: RunResults) -> list[ProblemTable]:
-    members: dict[str, list[Result]] = {}
-    for result in run.results:
-        members.setdefault(result.case.problem, []).append(result)
     problems = []
-    for name, results in members.items():
+    for name, results in grouped((result.case.problem, result) for result in run.results).items():
         ordered, shared = _ordered(results), shared_sizes(results)
         against = {result.speedup_against for result in results}
-        references: dict[str, list[Result]] = {}  # speed-ups are of the same point
-        for result in results:
-            if result.case.label in against:
-                references.setdefault(_point(result), []).append(result)
+        # speed-ups are of the same point
+        references = grouped((_point(result), result) for result in results if result.case.label in against)
         rows = [
             row
             for result in ordered
@@ -73,15 +69,16 @@ def needs_a_reader(rows: Iterable[ResultRow]) -> dict[str, list[Remark]]:
 
     What somebody must act on comes first, and what is merely good to know last.
     """
-    having: dict[tuple[str, str], tuple[Footnote, list[ResultRow]]] = {}
-    for row in rows:
-        for footnote in dict.fromkeys(row.footnotes):
-            if not footnote.quiet:
-                having.setdefault((footnote.kind, footnote.text), (footnote, []))[1].append(row)
+    having = grouped(
+        ((footnote.kind, footnote.text), (footnote, row.result))
+        for row in rows
+        for footnote in dict.fromkeys(row.footnotes)
+        if not footnote.quiet
+    )
     kinds: dict[str, list[Remark]] = {}
-    for footnote, rows_having in having.values():
+    for pairs in having.values():
+        footnote, results = pairs[0][0], tuple(result for _, result in pairs)
         key = f" ({footnote.key})" if footnote.key else ""
-        results = tuple(row.result for row in rows_having)
         remark = Remark(footnote, results, tuple(result.case.id + key for result in results))
         kinds.setdefault(footnote.kind, []).append(remark)
     return {
@@ -127,9 +124,7 @@ def outcomes(run: RunResults) -> str:
 
 def skip_texts(skips: Sequence[Skip]) -> list[str]:
     """Returns a sentence for each distinct reason: how many, why, and up to three ids."""
-    reasons: dict[str, list[str]] = {}
-    for skip in skips:
-        reasons.setdefault(why(skip), []).append(skip.id)
+    reasons = grouped((why(skip), skip.id) for skip in skips)
     return [f"{len(ids)} skipped: {reason} ({some_of(ids)})" for reason, ids in reasons.items()]
 
 

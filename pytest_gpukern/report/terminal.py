@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from pytest_gpukern.report import units
-from pytest_gpukern.report.conclusion import Card, Others, cards, context, headline, others
+from pytest_gpukern.report.conclusion import Card, cards, context, headline, others
 from pytest_gpukern.report.details import checks, device_work, observed_lines
 from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.layout import Column, Line, hint_at, table, wrapped
 from pytest_gpukern.report.records import some_of
-from pytest_gpukern.report.rows import Footnote, ResultRow, Timing, markup_of, shared_sizes
+from pytest_gpukern.report.rows import ResultRow, Timing, markup_of, shared_sizes
 from pytest_gpukern.report.run import RunResults, Skip
 from pytest_gpukern.report.summary import (
     ProblemTable,
@@ -28,6 +28,7 @@ from pytest_gpukern.report.summary import (
     totals,
     why,
 )
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
 from pytest_gpukern.values.verdict_table import FAILED
@@ -136,11 +137,8 @@ def _card(card: Card, width: int) -> list[Line]:
 
 def _others(run: RunResults, width: int, details: str) -> list[Line]:
     """Returns `faster  10 timings of discount: −22.9 % to −41.0 %: CPUs 16 → 32: the machine, not …`."""
-    by_kind: dict[str, list[Others]] = {}
-    for other in others(run):
-        by_kind.setdefault(other.kind, []).append(other)
     lines = []
-    for kind, of_kind in by_kind.items():
+    for kind, of_kind in grouped((other.kind, other) for other in others(run)).items():
         for other in of_kind[:_MOST_TOLD]:
             words = ": ".join(filter(None, (other.cases, other.change, other.cause)))
             lines += wrapped(f"{kind.lower():<{_KIND}} {words}", width)
@@ -269,15 +267,8 @@ def _columns(rows: list[ResultRow], timings: list[Timing]) -> list[Column]:
 
 def _fixed_costs(rows: list[ResultRow], width: int) -> list[Line]:
     """Returns what timers read for nothing, once for all rows: it is in their numbers."""
-    costs: dict[str, list[float]] = {}
-    for row in rows:
-        measurement = row.measurement
-        if (
-            measurement is not None
-            and not row.result.simulated
-            and units.is_number(measurement.fixed_cost_ns)
-        ):
-            costs.setdefault(measurement.timer, []).append(measurement.fixed_cost_ns)
+    measured = (row.measurement for row in rows if row.measurement and not row.result.simulated)
+    costs = grouped((of.timer, of.fixed_cost_ns) for of in measured if units.is_number(of.fixed_cost_ns))
     texts = (
         f"by {timer} an empty kernel reads {units.time_range(min(ns), max(ns))} more than it takes; "
         "not subtracted"
@@ -288,11 +279,9 @@ def _fixed_costs(rows: list[ResultRow], width: int) -> list[Line]:
 
 def _footnotes(rows: list[ResultRow], width: int) -> list[Line]:
     """Writes the quiet footnotes of rows; rows with the same ones share a line."""
-    subjects: dict[Footnote, list[str]] = {}
-    for row in rows:
-        for footnote in dict.fromkeys(row.footnotes):
-            if footnote.quiet:
-                subjects.setdefault(footnote, []).append(row.label)
+    subjects = grouped(
+        (footnote, row.label) for row in rows for footnote in dict.fromkeys(row.footnotes) if footnote.quiet
+    )
     lines = []
     for footnote, labels in subjects.items():
         who = labels[0] if len(labels) == 1 else f"{len(labels)} rows"
