@@ -1,6 +1,6 @@
-"""Runs `gpukern baseline`: shows, prunes and merges records, on any machine.
+"""Runs `gpukern baseline`: prunes and merges records, on any machine.
 
-Each of the three commands is a section of its own. How cases are found comes last.
+Each of the two commands is a section of its own. How cases are found comes last.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import argparse
 import dataclasses
 import difflib
 import fnmatch
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
@@ -20,11 +19,9 @@ from pytest_gpukern.baseline.merge import WriteReport, unselected
 from pytest_gpukern.baseline.record import Record
 from pytest_gpukern.baseline.store import CODE, Content, Store, rewrite, unfit
 from pytest_gpukern.cli import exits
-from pytest_gpukern.cli.report import tell
 from pytest_gpukern.code import record as code
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.report import units
-from pytest_gpukern.report.recorded import run_of
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.result import Result, plain
 from pytest_gpukern.values.settings import REASON_NEEDED
@@ -34,7 +31,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = f"Works on baseline files, on any machine. {exits.STATUSES}"
     commands = parser.add_subparsers(dest="baseline_command", required=True, metavar="COMMAND")
     for name, summary, declare_command in (
-        ("show", "tell of a baseline file, with the epochs of its cases", _declare_show),
         ("prune", "remove records of cases", _declare_prune),
         ("merge", "accept results of a run file into the records, without a GPU", _declare_merge),
     ):
@@ -42,46 +38,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
         own.set_defaults(command=f"baseline {name}")
         declare_command(own)
         own.description = f"{own.description} {exits.STATUSES}"
-
-
-# --- show -----------------------------------------------------------------------------------------
-
-
-def _declare_show(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Tells of a baseline file as gpukern report does, with all details. Then lists the epochs of cases "
-        "that have several, with their reasons, and the median of their sessions."
-    )
-    parser.add_argument("file", type=Path, metavar="FILE", help="a baseline file")
-    parser.add_argument("text", nargs="?", default="", help="only cases whose id holds this text")
-    parser.set_defaults(run=_show, output=None)
-
-
-def _show(known: argparse.Namespace) -> int:
-    baseline = load(known.file)
-    held = run_of(baseline, known.file.name)
-    run = dataclasses.replace(held.only(known.text), heading=held.heading)
-    if not run.results:
-        raise exits.RefusedError(f"no case with {known.text!r} in its id in {known.file}")
-    status = tell([run], known)
-    epochs = [line for of in run.results for line in _epoch_lines(baseline.of(of.case.id))]
-    if epochs:
-        exits.show(["", *epochs])
-    return status
-
-
-def _epoch_lines(record: Record) -> list[str]:
-    """Returns `2026-11-20, 5 sessions, kernel/cupti/cold 1.11 µs: more exact` for each epoch."""
-    if len(record.epochs) < 2 and not any(epoch.reason for epoch in record.epochs):
-        return []
-    lines = [record.case]
-    for epoch in record.epochs:
-        words = [epoch.opened[:10], units.counted(len(epoch.sessions), "session")]
-        for key in sorted(epoch.keys):
-            medians = [time.summary.median_ns for of in epoch.sessions if (time := of.time(key))]
-            words.append(f"{key} {units.time(statistics.median(medians))}")
-        lines.append(f"  {', '.join(words)}" + (f": {epoch.reason}" if epoch.reason else ""))
-    return lines
 
 
 # --- prune ----------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ COMMANDS = {
         "pytest_gpukern.cli.compare:declare",
         "compare two runs, two baselines, or a run and a baseline",
     ),
-    "baseline": ("pytest_gpukern.cli.baseline:declare", "show, prune and merge baseline files"),
+    "baseline": ("pytest_gpukern.cli.baseline:declare", "prune and merge baseline files"),
     "selftest": (
         "pytest_gpukern.cli.selftest:declare",
         "test the timers on this machine: they read kernels of known time",

@@ -12,6 +12,7 @@ from pytest_gpukern.baseline.store import CODE
 from pytest_gpukern.cli import exits
 from pytest_gpukern.findings.trend import FEWEST_SESSIONS, SeriesKey, Trend
 from pytest_gpukern.report import units
+from pytest_gpukern.report.details import epochs
 from pytest_gpukern.report.forms import file_content
 from pytest_gpukern.report.recorded import is_baseline, read, trends
 from pytest_gpukern.report.run import EmptyReportError, RunResults
@@ -48,7 +49,8 @@ def declare_forms(parser: argparse.ArgumentParser) -> None:
         "-k",
         dest="text",
         metavar="TEXT",
-        help="only cases whose id holds this text; the terminal tells all of them, with what the device did",
+        help="only cases whose id holds this text; the terminal tells all of them, with what the device did "
+        "and the epochs of their records",
     )
 
 
@@ -134,6 +136,8 @@ def _show(runs: Sequence[RunResults], text: str | None) -> int:
         lines = render(run, width=exits.width(), verbose=text is not None, details=_DETAILS)
         if text is not None:
             lines += gpu_trace(run.results, exits.width(exits.UNLIMITED))
+            records = filter(None, (run.history.get(of.nodeid) for of in run.results))
+            lines += [line for record in records for line in epochs(record)]
         if not lines:
             exits.complain("report", f"{run.name} holds no results")
             continue

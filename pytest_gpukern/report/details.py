@@ -5,9 +5,11 @@ What the device did is shown as nvprof did: copies, memsets and kernels with the
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_gpukern.baseline.record import Record
 from pytest_gpukern.findings.explain import dimensions
 from pytest_gpukern.gpu.kernel_facts import fitted
 from pytest_gpukern.measure.observers import OBSERVERS, Figure, ObserverRow
@@ -162,6 +164,20 @@ def _launch_text(kernel: KernelFacts) -> str:
         *(f"{count} {kind}" for kind, count in kernel.instructions),
     ]
     return ", ".join(filter(None, parts))
+
+
+def epochs(record: Record) -> list[Line]:
+    """Returns `2026-11-20, 5 sessions, kernel/cupti/cold 1.11 µs: more exact` for each of several epochs."""
+    if len(record.epochs) < 2 and not any(epoch.reason for epoch in record.epochs):
+        return []
+    lines = [Line(""), Line(record.case)]
+    for epoch in record.epochs:
+        words = [epoch.opened[:10], units.counted(len(epoch.sessions), "session")]
+        for key in sorted(epoch.keys):
+            medians = [time.summary.median_ns for of in epoch.sessions if (time := of.time(key))]
+            words.append(f"{key} {units.time(statistics.median(medians))}")
+        lines.append(Line(f"{_INDENT}{', '.join(words)}" + (f": {epoch.reason}" if epoch.reason else "")))
+    return lines
 
 
 def checks(results: Sequence[Result], *, width: int) -> list[Line]:

@@ -1,4 +1,4 @@
-"""Checks that `gpukern baseline` shows, prunes and accepts records, without a GPU."""
+"""Checks that `gpukern` tells of records, and prunes and accepts them, without a GPU."""
 
 import dataclasses
 import json
@@ -53,21 +53,17 @@ def edit_run(path, change):
     path.write_text(json.dumps(content))
 
 
-# --- show -----------------------------------------------------------------------------------------
-
-
-def test_records_are_shown_as_reports_show_them_with_epochs_reasons_and_medians(gpu, gpukern, monkeypatch):
+def test_details_of_records_and_of_runs_are_told_with_epochs_reasons_and_medians(gpu, gpukern, monkeypatch):
     gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     gpu("--gpukern-baseline=update", "--gpukern-reason=more exact", "-k", "first")
     monkeypatch.setenv("FIRST_TAKES_NS", "1111")
     gpu("--gpukern-baseline=append", "-k", "first")
     file = "baselines/doubling.fake-gpu.json"
-    status, shown, _ = gpukern("baseline", "show", file, "first")
+    status, shown, _ = gpukern("report", file, "-k", "first")
     assert status == 0
     pytest.LineMatcher(shown.splitlines()).fnmatch_lines(
         [
-            "gpukern: records of doubling on fake-gpu",
             "  numba.first * 1.111 µs *",
             FIRST,
             f"  20??-??-??, 1 session, {KEY} 1.00 µs",
@@ -76,8 +72,10 @@ def test_records_are_shown_as_reports_show_them_with_epochs_reasons_and_medians(
         consecutive=False,
     )
     assert SECOND not in shown
-    assert "numba.second" in gpukern("baseline", "show", file)[1]
-    assert gpukern("baseline", "show", file, "third")[0] == 1
+    told, epochs = gpukern("report", file)[1], f"{KEY} 1.11 µs: more exact"
+    assert ("numba.second" in told, epochs in told) == (True, False)
+    gpu("--gpukern-report=run.json")
+    assert epochs in gpukern("report", "run.json", "-k", "first")[1]
 
 
 # --- prune ----------------------------------------------------------------------------------------
@@ -137,13 +135,13 @@ def test_several_results_of_a_case_become_its_sessions(slower_run, gpukern, file
 
 
 def test_run_files_and_baselines_are_told_apart(slower_run, gpukern, file):
-    status, _, complaints = gpukern("baseline", "show", slower_run)
+    status, _, complaints = gpukern("baseline", "prune", slower_run, "--case", "*", "--dry-run")
     assert (status, "delete" in complaints) == (3, False)
     assert "is the file of a run, not a baseline. gpukern report reads it" in complaints
     status, _, complaints = gpukern("baseline", "merge", file, "--all", "--append")
     assert status == 3
     assert "is a baseline, not the file of a run. gpukern report, compare and" in complaints
-    status, _, complaints = gpukern("baseline", "show", file.parent)
+    status, _, complaints = gpukern("baseline", "prune", file.parent, "--case", "*", "--dry-run")
     assert status == 3
     assert "is a folder, not a baseline file. Name one of its files" in complaints
 

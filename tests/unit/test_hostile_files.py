@@ -136,7 +136,6 @@ def cards(path):
 
 
 ON_BASELINE = (
-    "baseline show FILE",
     "compare FILE FILE",
     "report FILE -k ",
     "compare FILE FILE -k ",
