@@ -23,7 +23,7 @@ from pytest_gpukern.code import record as code
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.report import units
 from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.values.result import Result, plain
+from pytest_gpukern.values.result import Result
 from pytest_gpukern.values.settings import REASON_NEEDED
 
 
@@ -54,7 +54,6 @@ def _declare_prune(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     exits.add_write_in_ci(parser)
-    exits.add_json(parser)
     parser.set_defaults(run=_prune)
 
 
@@ -69,9 +68,7 @@ def _prune(known: argparse.Namespace) -> int:
         before, gone = _without(known, load, render)
         held = {name: _held(before.cases[name]) for name in gone}
     verb = "would remove" if known.dry_run else "removed"
-    lines = (f"{verb} {name}: {what}" for name, what in held.items())
-    value = {"file": str(known.file), "dry_run": known.dry_run, "cases": [*held]}
-    exits.show_as_asked(known, value, lines)
+    exits.show(f"{verb} {name}: {what}" for name, what in held.items())
     return exits.FINE
 
 
@@ -115,7 +112,6 @@ def _declare_merge(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--reason", metavar="TEXT", help="open an epoch, and keep in it why times changed")
     how.add_argument("--append", action="store_true", help="add sessions to the current epoch instead")
     exits.add_write_in_ci(parser)
-    exits.add_json(parser)
     parser.set_defaults(run=_merge, parser=parser)
 
 
@@ -134,8 +130,7 @@ def _merge(known: argparse.Namespace) -> int:
             accepted += unselected(result, run_file.sessions_of(result)) if is_fit else [result]
     mode = "append" if known.append else "update"
     report = _record(accepted, run_file.created, mode, into=known.into, reason=known.reason or "")
-    refused = [{"case": refusal.case_id, "reason": refusal.reason} for refusal in report.refused]
-    exits.show_as_asked(known, {**plain(report), "refused": refused}, _merged_lines(report, accepted))
+    exits.show(_merged_lines(report, accepted))
     for problem in report.errors:
         exits.complain("baseline merge", problem)
     for refusal in report.refused:

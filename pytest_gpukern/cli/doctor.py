@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
-from pytest_gpukern.cli.exits import BAD, FINE, add_json, show_as_asked
+from pytest_gpukern.cli.exits import BAD, FINE, show
 from pytest_gpukern.doctor.checks import Advice, Level, advise
 from pytest_gpukern.doctor.machine import Gpu, Machine, examine
 from pytest_gpukern.values.backend_table import BACKENDS
@@ -23,7 +24,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "wrong and what to do, and changes nothing. Exit status: 0 nothing is broken, 1 something is (with "
         "--strict, also for warnings)."
     )
-    add_json(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON, for machines")
     parser.add_argument("--strict", action="store_true", help="exit with status 1 for warnings, too")
     parser.set_defaults(run=_doctor)
 
@@ -31,7 +32,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def _doctor(known: argparse.Namespace) -> int:
     machine = examine()
     advice = advise(machine)
-    show_as_asked(known, _described(machine, advice), (*facts(machine), "", *spoken(advice)))
+    lines = [*facts(machine), "", *spoken(advice)]
+    show(json.dumps(_described(machine, advice), indent=1).split("\n") if known.json else lines)
     bad = {Level.ERROR, Level.WARNING} if known.strict else {Level.ERROR}
     return BAD if any(item.level in bad for item in advice) else FINE
 

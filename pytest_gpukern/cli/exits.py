@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -45,10 +44,6 @@ def width(elsewhere: int = _WIDTH) -> int:
     return shutil.get_terminal_size((elsewhere, 24)).columns
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON, for machines")
-
-
 def add_write_in_ci(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--write-in-ci", action="store_true", help="write although CI is set")
 
@@ -65,11 +60,6 @@ def show(lines: Iterable[str]) -> None:
         print("\n".join(map(printable, lines)), flush=True)
     except BrokenPipeError:  # Python would complain again when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def show_as_asked(known: argparse.Namespace, value: object, lines: Iterable[str]) -> None:
-    """Prints a value with `--json`, else lines that tell the same."""
-    show(json.dumps(value, indent=1, allow_nan=False).split("\n") if known.json else lines)
 
 
 def complain(command: str, problem: object) -> None:
