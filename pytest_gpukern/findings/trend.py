@@ -148,7 +148,8 @@ def since_when(result: Result, recorded: Record | None, trend: Trend | None = No
     `recorded` is the record of its case. Returns None if nothing is recorded, or compared.
     """
     key, until = trend.key if trend else "", result.provenance.commit or ""
-    past = _newest_epoch(recorded, key) if recorded else []
+    once = {time.session: time for time in (recorded.past(key or None) if recorded else ())}
+    past = sorted(once.values(), key=lambda time: moment_of(time.recorded) or _BEGINNING)
     points, verdict = points_of(past), result.verdicts.get(key)
     if points and trend is None and result.correctness is Correctness.INCORRECT:
         return SinceWhen(points, wrong=True, until=until)
@@ -171,14 +172,6 @@ def since_when(result: Result, recorded: Record | None, trend: Trend | None = No
 
 def _is_nearer(ns: float, one_ns: float, other_ns: float) -> bool:
     return abs(math.log(ns / one_ns)) < abs(math.log(ns / other_ns))
-
-
-def _newest_epoch(recorded: Record, key: str) -> list[SessionTime]:
-    """Returns the times of a key's newest epoch, oldest first; without a key, one time of each session."""
-    times = [time for each in ([key] if key else sorted(recorded.keys)) for time in recorded.times(each)]
-    newest = max((time.epoch for time in times), default=0)
-    of_sessions = {time.session: time for time in times if time.epoch == newest}
-    return sorted(of_sessions.values(), key=lambda time: moment_of(time.recorded) or _BEGINNING)
 
 
 # --- series ---------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_gpukern.baseline.codec import load
-from pytest_gpukern.baseline.record import Baseline
+from pytest_gpukern.baseline.record import NO_RECORD, Baseline
 from pytest_gpukern.findings.cards import is_valid
 from pytest_gpukern.findings.trend import Point, SeriesKey, Trend, is_time, moment_of, points_of, with_steps
 from pytest_gpukern.report.run import RunResults
@@ -106,14 +106,11 @@ def _timed(
 
     Confirming sessions are left out, since they were measured for one that was slow.
     """
-    recorded = run.history.get(result.nodeid)
-    for key, times in ((key, recorded.times(key)) for key in recorded.keys) if recorded else ():
-        for time in times:
-            if time.epoch == times[-1].epoch:
-                known = time.session, time.device
-                if known not in shared:
-                    (shared[known],) = points_of([time])
-                yield key, shared[known], time.median_ns
+    recorded = run.history.get(result.nodeid, NO_RECORD)
+    for key in recorded.keys:
+        past = recorded.past(key)
+        for point, time in zip(points_of(past), past, strict=True):
+            yield key, shared.setdefault((point.session, point.card), point), time.median_ns
     for session in (result, *run.sessions_of(result)):
         if session.role is SessionRole.CONFIRMING or not session.valid:
             continue
