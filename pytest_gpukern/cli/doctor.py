@@ -21,11 +21,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Lists every GPU and MIG instance with the UUID that --gpukern-device takes. Checks driver, GPUs, "
         "libraries and environment, and opens each installed library in a process of its own. Says what is "
-        "wrong and what to do, and changes nothing. Exit status: 0 nothing is broken, 1 something is (with "
-        "--strict, also for warnings)."
+        "wrong and what to do, and changes nothing. Exit status: 0 nothing is broken, 1 something is."
     )
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
-    parser.add_argument("--strict", action="store_true", help="exit with status 1 for warnings, too")
     parser.set_defaults(run=_doctor)
 
 
@@ -34,8 +32,7 @@ def _doctor(known: argparse.Namespace) -> int:
     advice = advise(machine)
     lines = [*facts(machine), "", *spoken(advice)]
     show(json.dumps(_described(machine, advice), indent=1).split("\n") if known.json else lines)
-    bad = {Level.ERROR, Level.WARNING} if known.strict else {Level.ERROR}
-    return BAD if any(item.level in bad for item in advice) else FINE
+    return BAD if any(item.level is Level.ERROR for item in advice) else FINE
 
 
 def facts(machine: Machine) -> list[str]:
