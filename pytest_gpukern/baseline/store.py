@@ -342,8 +342,6 @@ def unfit(result: Result) -> str | None:
             return f"{measurement.key} has a median of {summary.median_ns:g} ns"
         if not measurement.samples_ns:
             return f"{measurement.key} has no samples"
-    if len({measurement.key for measurement in result.measurements}) < len(result.measurements):
-        return "it has two measurements of the same scope, timer and cache policy"
     return None
 
 

@@ -184,7 +184,7 @@ def test_sessions_at_different_points_do_not_share_an_epoch(tmp_path):
         ),
         ({"measurements": (measurement_of(0.0),)}, f"{KERNEL} has a median of 0 ns"),
         ({"measurements": (measurement_of(float("inf")),)}, "not finite"),
-        ({"measurements": (measurement_of(), measurement_of())}, "two measurements of the same scope"),
+        ({"measurements": (measurement_of(), measurement_of())}, "one under each scope, timer and cache"),
         ({"fingerprint": Fingerprint(device_name="\ud800")}, "cannot be stored as text"),
     ],
 )
