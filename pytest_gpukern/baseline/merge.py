@@ -90,7 +90,7 @@ class Merge:
     def _into(self, keys: set[str], group: list[Result], record: Record) -> list[str]:
         """Adds measurements to the epochs that judge them, or the newest; returns the case if any fitted."""
         case, epochs, places = group[0].case, list(record.epochs), dict[int, set[str]]()
-        now = Conditions.of(case, device_model=self.baseline.device_model)
+        now = Conditions(case.problem_version, self.baseline.device_model)
         for key in keys:
             known = (record.past(key) or record.past())[0]
             places.setdefault(known.epoch, set()).add(key)

@@ -158,10 +158,6 @@ def _model(result: Result) -> str:
     return result.fingerprint.model_key(on_gpu=result.case.on_gpu) or "unknown"
 
 
-def _conditions(result: Result) -> Conditions:
-    return Conditions.of(result.case, device_model=_model(result), simulated=result.simulated)
-
-
 def _device(result: Result) -> str | None:
     return result.fingerprint.device_uuid if result.case.on_gpu else None
 
@@ -210,12 +206,12 @@ def _verdict(
     what differs.
     """
     first, recorded = sessions[0], a.times.get((name, key), ())
-    conditions, devices = _conditions(first), {_device(session) for session in sessions}
-    model, on_gpu = conditions.device_model, first.case.on_gpu
+    model, on_gpu = _model(first), first.case.on_gpu
+    devices = {_device(session) for session in sessions}
     fresh = [time for session in sessions for time in session.measurements if time.key == key]
     basis = Basis(
         _of_model(recorded, model) or recorded,
-        conditions,
+        Conditions(first.case.problem_version, model, first.simulated),
         threshold,
         device=devices.pop() if len(devices) == 1 else None,  # several are none of the recorded
         shared=a.spreads.get(model, {}).get(spread_key(key)),

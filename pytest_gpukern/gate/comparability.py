@@ -14,7 +14,6 @@ from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Fingerprint, Proven
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import (
     UNKNOWN_CHOICE,
-    CaseInfo,
     Choice,
     KernelFacts,
     Measurement,
@@ -36,10 +35,6 @@ class Conditions:
     problem_version: int
     device_model: str
     simulated: bool = False
-
-    @classmethod
-    def of(cls, case: CaseInfo, *, device_model: str, simulated: bool = False) -> Conditions:
-        return cls(case.problem_version, device_model, simulated)
 
 
 _UNKNOWN = Conditions(0, "")
@@ -116,7 +111,7 @@ class SessionTime(Struct, frozen=True, gc=False):
             timed.jitter_ns or None,
             others_share(timed),
             timed.key,
-            Conditions.of(result.case, device_model=device_model),
+            Conditions(result.case.problem_version, device_model),
             result.fingerprint.device_uuid if on_device else None,
             opening,
             Choice.of(result.autotuned, result.kernels),

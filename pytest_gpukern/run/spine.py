@@ -332,7 +332,7 @@ def _basis_of(result: Result, key: str, environment: Environment, marker: Marker
     opened = recorded.newer_epoch(key)
     return Basis(
         store.sessions_for(result.case, model, key),
-        Conditions.of(result.case, device_model=model, simulated=result.simulated),
+        Conditions(result.case.problem_version, model, result.simulated),
         threshold=marker.threshold or environment.settings.threshold,
         device=result.fingerprint.device_uuid if on_gpu else None,
         shared=store.shared_spread(model).get(spread_key(key)),

@@ -68,7 +68,7 @@ def test_another_scope_is_new_not_uncomparable(folder):
 def test_a_case_recorded_only_on_other_devices_names_them(folder):
     record("create", result_of(case_of(folder)), model_key="nvidia-a100")
     found = sessions(folder, model_key="nvidia-l4")
-    now = Conditions.of(case_of(folder), device_model="nvidia-l4")
+    now = Conditions(1, "nvidia-l4")
     verdict = judge([measurement_of()], Basis(found, now, threshold=0.02))
     assert verdict.reason == "recorded on nvidia-a100 and nvidia-h200, now nvidia-l4"
 
