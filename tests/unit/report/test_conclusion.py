@@ -57,11 +57,6 @@ def test_a_headline_begins_with_the_outcome_and_says_what_is_worst(run, text):
     assert str(headline(run, cards(run))) == text
 
 
-def test_failures_come_worst_first_and_large_before_small():
-    run = failing(slower(1.1, "a.little"), slower(1.5, "a.much"), wrong("a.wrong"))
-    assert [card.name.split("/")[1] for card in cards(run)] == ["a.wrong", "a.much", "a.little"]
-
-
 def test_wrong_results_of_a_variant_share_a_card_that_tells_their_sizes_apart():
     sizes = [{"n": n, "m": 5} for n in (7, 37)]
     run = failing(*(wrong("a.b", f"{point} is wrong", point=point) for point in sizes), wrong("a.c"))

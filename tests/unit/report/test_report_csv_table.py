@@ -13,7 +13,6 @@ from msgspec import structs
 
 from pytest_gpukern.report.csv_table import csv_text
 from pytest_gpukern.report.run import RunResults
-from pytest_gpukern.values.result import SessionRole
 
 FILES = Path(__file__).parents[3] / "docs/reference/files.md"
 CREATED = datetime(2026, 11, 5, 12, 30, tzinfo=UTC)
@@ -57,16 +56,6 @@ def test_the_columns_are_those_of_the_documentation_in_its_order():
     (row,) = table(result("cupy.exp", measured()))
     own = [name for name in row if "." not in name]  # those of observers are in tests of their table
     assert [f"`{name}`" for name in own] == [name for name in names if "." not in name]
-
-
-def test_other_sessions_of_a_test_are_rows_too_and_say_what_for():
-    first = result("cupy.exp", measured(), session="00000001")
-    again = dataclasses.replace(first, session="00000002", role=SessionRole.CONFIRMING)
-    found = table(first, sessions={first.nodeid: (again,)})
-    assert [(row["session"], row["role"]) for row in found] == [
-        ("00000001", "measured"),
-        ("00000002", "confirming"),
-    ]
 
 
 def test_the_kernel_that_takes_longest_is_named_but_not_for_copies():

@@ -52,12 +52,6 @@ def test_a_form_of_a_file_is_a_function_and_a_row_and_the_command_has_it_too(for
     assert (tmp_path / "run.lines").read_text() == path.read_text()
 
 
-def test_a_file_that_has_nothing_to_hold_does_not_keep_an_earlier_run(forms, tmp_path):
-    (tmp_path / "run.lines").write_text("old")
-    write_forms(RunReport(settings=Settings(reports=(tmp_path / "run.lines",))), None)
-    assert (tmp_path / "run.lines").read_text() == ""
-
-
 def test_a_file_that_cannot_be_written_is_a_problem_and_the_others_are_made(forms, tmp_path):
     (tmp_path / "file").write_text("")
     bad, good = tmp_path / "file" / "run.lines", tmp_path / "run.lines"

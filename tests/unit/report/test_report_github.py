@@ -3,22 +3,12 @@
 from pathlib import Path
 
 import pytest
-from made_up_results import result
 
 from pytest_gpukern.report.github import errors
 from pytest_gpukern.report.run import Failure, RunResults
 
 ROOT = Path("/work/project")
 SLOWER = Failure("SLOWER (kernel/event/cold): +10.0 %, or so")
-
-
-def test_a_failure_is_an_error_at_its_variant_with_the_first_reason():
-    found = result("cupy.exp")
-    run = RunResults([found], failures={found.nodeid: SLOWER})
-    (line,) = errors(run, {found.nodeid: ("/work/project/kernels/on_cupy.py", 12)}, ROOT)
-    place, _, message = line.rpartition("::")
-    assert place == "::error file=kernels/on_cupy.py,line=12,title=FAILED vector_exp/cupy.exp/n=1000"
-    assert message == "SLOWER (kernel/event/cold): +10.0 %25, or so"
 
 
 @pytest.mark.parametrize("places", [{}, {"test_a.py::test_b": ("/elsewhere/test_a.py", 3)}])

@@ -17,10 +17,8 @@ from made_up_times import record_of
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.report import html
-from pytest_gpukern.report.conclusion import cards, headline
 from pytest_gpukern.report.run import Failure, RunResults
-from pytest_gpukern.report.summary import totals
-from pytest_gpukern.values.result import Correctness, GateFailure, Summary
+from pytest_gpukern.values.result import Correctness, Summary
 
 
 def data_of(*runs):
@@ -69,43 +67,6 @@ def test_the_script_puts_text_into_the_page_as_text_only():
     script = html._file("page.js")
     for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
         assert way not in script
-
-
-def test_it_says_what_the_terminal_says():
-    run = made_up_runs.gpu_run(48)
-    data = data_of(run)["runs"][0]
-    assert (tuple(data["headline"]), data["verdict"]) == (headline(run, cards(run)), totals(run))
-    assert [card["name"] for card in data["failures"]] == [card.name for card in cards(run)]
-    assert data["since"][:2] == list(run.since_record)
-    slower = next(each for each in data["rows"] if each["state"] == "SLOWER")
-    result = next(each for each in run.results if each.case.id == data["cases"][slower["case"]]["id"])
-    (verdict,) = result.verdicts.values()
-    assert ["SLOWER", verdict.explained, "kernel/cupti/cold"] in data["cases"][slower["case"]]["told"]
-    assert slower["ratio"] == pytest.approx(verdict.ratio, rel=1e-4)
-
-
-def test_two_revisions_are_named_above_all_else_that_is_said_of_the_run():
-    run = made_up_runs.gpu_run(6, heading=("working tree against beef", "  A/A", ""))
-    (data,) = data_of(run)["runs"]
-    assert data["since"][:3] == ["working tree against beef", "A/A", run.since_record[0]]
-
-
-def test_each_failure_has_a_card_and_one_without_a_result_comes_first():
-    kernel = made_up.measured()
-    new = made_up.result("cupy.exp", kernel, verdicts=(made_up.verdict("NEW", reason="nothing recorded"),))
-    slower = made_up.result("numba.exp", kernel, verdicts=(made_up.verdict("SLOWER", 1.1, "+10 %"),))
-    failures = {
-        "test_it.py::test_setup": Failure("fixture 'cuda' not found"),
-        new.nodeid: Failure("NEW", (GateFailure("NEW", "nothing recorded", kernel.key),)),
-        slower.nodeid: Failure("SLOWER", (GateFailure("SLOWER", "+10 %", kernel.key),)),
-    }
-    (run,) = data_of(RunResults((new, slower), failures=failures))["runs"]
-    assert [(card["kind"], card["what"], card["cases"]) for card in run["failures"]] == [
-        ("FAILED", ["fixture 'cuda' not found"], []),
-        ("SLOWER", ["+10 %"], [1]),
-        ("NEW", ["nothing recorded"], [0]),
-    ]
-    assert run["notes"] == []
 
 
 def test_sessions_of_the_record_come_before_those_of_the_run_with_card_and_epoch():

@@ -6,11 +6,10 @@ import pytest
 from made_up_results import measured, result, verdict
 from markdown_it import MarkdownIt
 
-from pytest_gpukern.report.markdown import LONGEST_COMMENT, MARKER, comment, summary
-from pytest_gpukern.report.run import Failure, RunResults, Skip
+from pytest_gpukern.report.markdown import LONGEST_COMMENT, comment, summary
+from pytest_gpukern.report.run import Failure, RunResults
 from pytest_gpukern.values.fingerprint import Fingerprint
-from pytest_gpukern.values.result import Correctness, Finding, GateFailure, SessionRole
-from pytest_gpukern.values.verdict_table import VerdictKind
+from pytest_gpukern.values.result import GateFailure
 
 HOSTILE = (
     "a|b\\|`c` @octocat #12 [x](http://e.com) www.e.com ![i](y) "
@@ -45,45 +44,10 @@ def slower():
     return result("cupy.exp", measured(1100.0), verdicts=[SLOWER])
 
 
-def test_a_failed_time_has_its_verdict_first_then_the_change_and_from_what_to_what(slower):
-    run = RunResults([slower], failures={slower.nodeid: failed(GREW)})
-    text = comment(run)
-    assert text.startswith(f"{MARKER}\n### gpukern: FAILED&#58; 1 kernel +10.0{TIED}%\n\n| verdict | case |")
-    (row,) = rows(text)
-    case = "<code>vector&#95;exp/<wbr>cupy.exp/<wbr>n=1000</code>"
-    change = "**+10.0 %**<br>&#91;+8.0, +12.0&#93; | 1.00 → 1.10 µs"
-    assert row.replace(TIED, " ") == f"| **SLOWER** | {case} | {change} |  |"
-    assert "<br>\nit grew" in text.partition("Evidence")[2]
-    assert "pytest 'test" in text.partition("commands to repeat")[2]
-    assert "0 passed, 1 failed by the gate · baseline&#58; 1 slower · NVIDIA H200, driver 580.159" in text
-    assert "NVIDIA H200, driver 580.159" in text
-
-
 def test_the_simulator_is_not_named_as_a_card_where_a_call_launched_nothing_in_it():
     simulator = Fingerprint(device_name="CUDA simulator", is_simulated=True)
     idle = result("test_sum", fingerprint=simulator, simulated=False)
     assert "CUDA simulator" not in comment(RunResults([idle]))
-
-
-def test_what_failed_comes_first_then_changes_with_the_largest_first(slower):
-    def faster(name, ratio):
-        found = dataclasses.replace(SLOWER, kind=VerdictKind.FASTER, ratio=ratio)
-        return result(name, measured(), verdicts=[found], findings=(Finding("resources", f"grew in {name}"),))
-
-    same = result("pycuda.exp", measured(), verdicts=[verdict("SAME", 1.0)])
-    run = RunResults(
-        [faster("numba.little", 0.95), faster("numba.much", 0.5), slower, same],
-        failures={slower.nodeid: failed(GREW, GateFailure("memory", "1 MiB is kept"))},
-    )
-    text = comment(run)
-    assert [line.split("**")[1] for line in rows(text)] == ["SLOWER", "MEMORY"]
-    folded = text.partition("2 faster, 2 resources, 1 same</summary>")[2].splitlines()
-    assert [line.split(" | ")[0] for line in folded if line.startswith("| ")][1:] == [
-        *("| FASTER", "| resources", "| resources")
-    ]
-    (faster,) = [line for line in folded if line.startswith("| FASTER")]
-    assert "2 timings of vector&#95;exp" in faster
-    assert f"−5.0{TIED}% to −50.0{TIED}%" in faster
 
 
 @pytest.mark.parametrize("bad", [None, 0.0, -1.0])
@@ -92,35 +56,6 @@ def test_the_times_of_two_revisions_are_those_of_their_pairs_that_have_both(bad)
     made = result("cupy.exp", measured(9.0), verdicts=[paired])
     (line,) = rows(comment(RunResults([made], failures={made.nodeid: failed(GREW)})))
     assert "| 1.41 → 1.56 µs".replace(" ", TIED).replace(f"|{TIED}", "| ") in line
-
-
-def test_the_time_of_a_confirmed_slowdown_is_that_of_the_sessions_that_decided(slower):
-    fresh = dataclasses.replace(
-        slower, role=SessionRole.CONFIRMING, measurements=(measured(1320.0),), session="00000002"
-    )
-    run = RunResults([slower], {slower.nodeid: (fresh,)}, failures={slower.nodeid: failed(GREW)})
-    (line,) = rows(comment(run))
-    assert "| 1.20 → 1.32 µs".replace(" ", TIED).replace(f"|{TIED}", "| ") in line
-
-
-def test_a_wrong_output_and_a_test_without_a_result_are_failures_too():
-    wrong = result("cupy.bad", correctness=Correctness.INCORRECT, diagnosis="y is wrong\n  at 3")
-    failures = {wrong.nodeid: Failure("INCORRECT: y"), "test_a.py::test_b": Failure("KeyError")}
-    text = comment(RunResults([wrong], failures=failures))
-    first, second = rows(text)
-    assert first == "| **INCORRECT** | <code>vector&#95;exp/<wbr>cupy.bad/<wbr>n=1000</code> |  |  |  |"
-    assert second == "| **FAILED** | <code>test&#95;a.py&#58;&#58;test&#95;b</code> |  |  |  |"
-    assert "FAILED&#58; 1 wrong result, 1 failed test" in text
-    assert "**INCORRECT** Y is wrong." in text
-    assert "<br>\nat 3" in text
-
-
-def test_a_run_in_which_nothing_failed_or_changed_is_a_title_and_counts():
-    run = RunResults([result("cupy.exp", measured(), verdicts=[verdict("SAME", 1.0)])])
-    assert comment(run).splitlines()[1] == "### gpukern: PASSED&#58; 1 case is right, none is slower"
-    assert rows(comment(run)) == []
-    skipped = RunResults(skips=[Skip("test_a.py::test_b", "no GPU")])
-    assert comment(skipped).splitlines()[1] == "### gpukern: NOTHING RAN"
 
 
 def test_nothing_in_a_name_or_a_reason_is_markup(slower):

@@ -16,7 +16,7 @@ from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.report.run import Advice, Failure, RunResults, Skip
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.fingerprint import Provenance
-from pytest_gpukern.values.result import GateFailure, SessionRole
+from pytest_gpukern.values.result import GateFailure
 from pytest_gpukern.values.untrusted_json import FileError
 
 KEY = "kernel/event/cold"
@@ -26,19 +26,6 @@ CREATED = datetime(2026, 11, 5, 12, 30, tzinfo=UTC)
 def write(path, *results):
     write_run_file(path, RunResults(results, created=CREATED, version="0.1.0"))
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def test_other_sessions_of_a_test_come_back_apart_from_what_the_run_reports(tmp_path):
-    first, second = result("cupy.exp", measured()), result("host.numpy", measured())
-    sessions = [
-        dataclasses.replace(first, session="0000000a", role=SessionRole.CONFIRMING),
-        dataclasses.replace(second, session="0000000b", role=SessionRole.FURTHER),
-    ]
-    path = tmp_path / "run.json"
-    write_run_file(path, RunResults([first, second], {each.nodeid: [each] for each in sessions}))
-    found = read_run(path)
-    assert found.results == (first, second)
-    assert [found.sessions_of(each) for each in found.results] == [(sessions[0],), (sessions[1],)]
 
 
 def test_all_that_a_report_tells_comes_back(tmp_path):

@@ -42,13 +42,6 @@ def cells(line):
     return [cell.strip() for cell in line.text.split("  ") if cell.strip()]
 
 
-def test_a_measured_case_is_a_row_of_all_its_figures():
-    time = measured(traffic_bytes=8e7)
-    row = row_with("cupy.exp", result("cupy.exp", time, verdicts=[verdict("SAME")], first_call_ns=312e6))
-    figures = ("312 ms", "48.60 µs", "0.25 %", "1.65 TB/s", "0.5 ULP")
-    assert cells(row) == ["cupy.exp", "n=1000", *figures, "SAME"]
-
-
 @pytest.mark.parametrize(
     ("autotuned", "size"),
     [
@@ -76,31 +69,6 @@ def test_a_second_scope_is_a_row_that_does_not_repeat_the_case():
     assert cells(second) == ["9.100 ms¹", "0.25 %", "NEW"]
     assert first.text.index("48.60 µs") == second.text.index("9.100 ms")
     assert legend.text == "  ¹ end_to_end by host, cold L2"
-
-
-def test_the_commonest_timer_and_cache_stand_in_the_title():
-    results = [result("host.numpy", measured(**HOST)), result("cupy.exp", measured())]
-    results.append(result("numba.exp", measured()))
-    lines = table_of(*results)
-    assert lines[0].text == "vector_exp · n=1000 · kernel by event, cold L2"
-    assert lines[0].markup == {"bold": True}
-    assert "µs¹" in row_with("host.numpy", *results).text
-    assert "¹ end_to_end by host, hot" in text_of(*results)
-    assert "¹" not in row_with("cupy.exp", *results).text
-
-
-def test_each_problem_has_its_table_and_plain_tests_are_grouped_by_module():
-    text = text_of(
-        result("cupy.exp", problem="vector_exp"),
-        result("test_saxpy", measured(), problem="tests/test_mine.py", point={}),
-        result("cupy.log", problem="vector_exp"),
-    )
-    _, first, second = text.split("\n\n")[:3]
-    assert first.startswith("vector_exp · n=1000\n")
-    assert "cupy.exp" in first
-    assert "cupy.log" in first
-    assert second.startswith("tests/test_mine.py · kernel by event, cold L2\n")
-    assert "test_saxpy" in second
 
 
 def test_rows_are_grouped_by_point_and_then_by_variant_however_workers_mix_them():
@@ -208,11 +176,6 @@ def test_a_row_has_its_verdicts_colour_and_its_ratio_unless_it_is_the_same_or_ne
     assert coloured == ([text] if colour else [])
     assert (colour in row.markup) == bool(colour)
     assert cells(row)[-1] == text
-
-
-def test_an_invalid_measurement_is_invalid_even_without_a_baseline():
-    text = text_of(result("cupy.exp", measured(invalid="faster than memory allows")))
-    assert "INVALID vector_exp/cupy.exp/n=1000 (kernel/event/cold): faster than memory allows\n" in text
 
 
 @pytest.mark.parametrize("simulated", [False, True])
@@ -394,12 +357,6 @@ def test_after_an_upgrade_the_summary_has_at_most_twenty_lines(width):
     assert len(summary) + commands <= 25
     assert times[:50] in "\n".join(summary)
     assert sum(int(found[1]) for found in map(re.compile(r"(\d+) skipped").match, summary) if found) == 95
-
-
-def test_with_v_a_large_run_has_its_tables():
-    lines = [line.text for line in render(RunResults([*suites_on_a_gpu()]), width=120, verbose=True)]
-    assert sum("a_variant_with_a_long_name" in line for line in lines) >= 600
-    assert not any("-v" in line for line in lines)
 
 
 # what a timer costs

@@ -68,11 +68,3 @@ def test_a_narrow_terminal_loses_columns_and_says_which(width):
     left_out = [title for title in TITLES if title not in kept]
     assert all(title in told.partition("Regs: ")[0] for title in left_out)
     assert ("columns left out" in told) == bool(left_out)
-
-
-def test_only_cases_with_a_trace_have_a_table():
-    assert texts(traced())[1] == "  the device did nothing"
-    assert texts(result("cupy.other")) == []
-    assert [text for text in texts(result("cupy.other"), traced(KERNEL)) if "cupy" in text] == [
-        "vector_exp/cupy.matmul/n=1000 · end_to_end"
-    ]
