@@ -15,12 +15,9 @@ from msgspec import structs
 from pytest_gpukern.baseline import record as record_
 from pytest_gpukern.baseline.codec import load, parse, render
 from pytest_gpukern.baseline.record import Baseline, Record, trimmed
-from pytest_gpukern.gate.comparability import Conditions
-from pytest_gpukern.gate.judge import Basis, judge
 from pytest_gpukern.values.fingerprint import Provenance
 from pytest_gpukern.values.result import DeviceWork, KernelFacts, Summary
 from pytest_gpukern.values.untrusted_json import FileError
-from pytest_gpukern.values.verdict_table import VerdictKind
 
 STAMP = "2026-11-20T10:00:00Z"
 NOWHERE = Path("vector_exp.nvidia-h200.json")
@@ -35,14 +32,6 @@ def folder(tmp_path):
 
 
 # --- what the file looks like and how it is read --------------------------------------------------
-
-
-def test_a_recorded_case_is_found_again_with_its_times_and_conditions(folder):
-    (time,) = sessions(folder)
-    assert (time.median_ns, time.low_ns, time.high_ns, time.n) == (50_000.0, 49_950.0, 50_050.0, 11)
-    assert time.conditions == Conditions(1, H200)
-    found = judge([measurement_of()], Basis([time], time.conditions, threshold=0.02))
-    assert found.kind is VerdictKind.SAME
 
 
 def test_the_file_is_versioned_and_rounded_and_a_case_is_a_line(folder):
@@ -98,20 +87,6 @@ def seen_by_cupti(case, **changes):
     return result_of(case, **{**found, **changes})
 
 
-def test_each_grid_of_a_kernel_is_recorded_and_of_a_time_what_later_runs_compare(tmp_path):
-    record("create", seen_by_cupti(case_of(tmp_path)))
-    (session,) = load(path_in(tmp_path)).of("vector_exp-numba-n=1000").sessions
-    (timed,) = session.measurements
-    assert timed.observations == {"clocks": {"sm_mhz": 1980.0, "memory_mhz": 3201.0}}
-    assert (timed.summary.median_ns, timed.samples_ns, timed.work) == (50_000.0, (), ())
-    assert (timed.fixed_cost_ns, timed.invalid_samples, timed.jitter_ns) == (2900.12, 12, 9.2376)
-    (time,) = sessions(tmp_path, key=CUPTI)
-    first, second = time.kernels
-    assert first == KernelFacts("f(int)", 40, 128, 3072, "beef", grid=(63, 1, 1), block=(256, 1, 1))
-    assert second == structs.replace(first, grid=(1, 1, 1))
-    assert session.compile_ns == 3e8
-
-
 @given(st.lists(st.floats(1, 9), min_size=3, max_size=3), st.none() | st.permutations(range(5)))
 def test_a_time_is_taken_if_its_bounds_and_quantiles_ascend(bounds, quantiles):
     low, median, high = bounds
@@ -136,17 +111,6 @@ def test_two_records_of_one_case_are_refused(folder):
     content["records"] *= 2
     with pytest.raises(FileError, match=r"records\[1\]\.case.*: a case has two records"):
         parse(json.dumps(content).encode(), NOWHERE)
-
-
-def test_a_newer_file_asks_for_an_upgrade_and_is_left_alone(folder):
-    path = path_in(folder)
-    path.write_text('{"schema": 9, "cases": "whatever"}')
-    with pytest.raises(FileError, match=r"schema: is 9, and .* reads 4\. Upgrade pytest-gpukern"):
-        sessions(folder)
-    report = record("update", result_of(case_of(folder)))
-    assert [error.where for error in report.errors] == ["schema"]
-    assert (report.written, report.updated) == ([], [])
-    assert path.read_text() == '{"schema": 9, "cases": "whatever"}'
 
 
 def test_a_missing_file_is_an_error_for_load_and_no_record_for_the_store(tmp_path):

@@ -37,7 +37,7 @@ from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, judge
 from pytest_gpukern.values import atomic_file as file
 from pytest_gpukern.values.fingerprint import Fingerprint
-from pytest_gpukern.values.result import Correctness, KernelFacts, OutputError, Verdict
+from pytest_gpukern.values.result import Correctness, KernelFacts, Verdict
 from pytest_gpukern.values.untrusted_json import FileError
 from pytest_gpukern.values.verdict_table import VerdictKind
 
@@ -162,12 +162,6 @@ def test_create_does_not_even_rewrite_a_file_that_lacks_nothing(folder):
     report = record("create", result_of(case_of(folder)))
     assert report.written == []
     assert path.read_bytes().endswith(b"\n\n")
-
-
-def test_sessions_at_different_points_do_not_share_an_epoch(tmp_path):
-    report = record("create", result_of(case_of(tmp_path)), result_of(case_of(tmp_path, version=2)))
-    assert len(sessions(tmp_path)) == 1
-    assert "differ in problem version" in report.refused[0].reason
 
 
 @pytest.mark.parametrize(
@@ -331,19 +325,6 @@ def ids(folder):
 # --- what sessions share --------------------------------------------------------------------------
 
 
-def test_what_holds_for_a_process_is_stored_once_for_all_its_cases(tmp_path):
-    record("create", session(tmp_path, 1), session(tmp_path, 1, variant="cupy"), session(tmp_path, 2))
-    content = raw(tmp_path)
-    assert content["processes"].keys() == {"00000001", "00000002"}
-    for process in content["processes"].values():
-        assert process["canaries"] == {"copy": 1000.12, "launch": None}
-        assert process["recorded"] == "2026-11-20T10:00:00Z"
-        assert process["fingerprint"]["driver_version"] == "580.159"
-    for record_ in content["records"]:
-        for each in record_["epochs"][0]["sessions"]:
-            assert each.keys() == {"first_call_ns", "session", "measurements"}
-
-
 def test_two_processes_under_one_id_keep_what_is_their_own(tmp_path):
     record(
         "create",
@@ -356,19 +337,6 @@ def test_two_processes_under_one_id_keep_what_is_their_own(tmp_path):
         for case_id in baseline.cases
     }
     assert drivers == {CASE: "580.159", "vector_exp-cupy-n=1000": "590"}
-
-
-def test_correctness_and_kernels_are_stored_once_unless_a_session_disagrees(tmp_path):
-    other = {"out": OutputError(1000, 0, 3e-7, None, None, bits="5eed")}
-    record("create", *[session(tmp_path, number, kernels=KERNELS) for number in range(5)])
-    assert path_in(tmp_path).read_text().count('"max_abs"') == 1
-    assert path_in(tmp_path).read_text().count('"f(int)"') == 1
-    record("append", session(tmp_path, 5, errors=other))
-    *alike, last = load(path_in(tmp_path)).of(CASE).past()
-    for each in alike:
-        assert (each.outputs["out"].max_abs, each.outputs["out"].bits) == (1e-7, None)
-        assert [kernel.grid for kernel in each.kernels] == [(63, 1, 1)]
-    assert (last.outputs["out"].max_abs, last.outputs["out"].bits, last.kernels) == (3e-7, "5eed", ())
 
 
 def test_a_further_session_changes_the_line_of_its_case_and_adds_one_of_its_process(tmp_path):
