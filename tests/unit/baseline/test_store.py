@@ -61,10 +61,6 @@ def test_another_timer_of_the_same_scope_is_offered_so_that_it_can_be_called_unc
     assert found.reason == "recorded as kernel/event/cold, now kernel/host/cold"
 
 
-def test_another_scope_is_new_not_uncomparable(folder):
-    assert sessions(folder, key="end_to_end/event/cold") == ()
-
-
 def test_a_case_recorded_only_on_other_devices_names_them(folder):
     record("create", result_of(case_of(folder)), model_key="nvidia-a100")
     found = sessions(folder, model_key="nvidia-l4")
