@@ -222,7 +222,7 @@ def _kernel_changes(
 ) -> list[Difference]:
     codes = {kernel.machine_code_sha256 for kernel in now if kernel.machine_code_sha256}
     methods, recorded = set(map(hash_method, codes)), (kernel.machine_code_sha256 for kernel in before)
-    # Older releases recorded hashes by another method, which tell nothing.
+    # A hash of a whole module (`module:…`) tells nothing beside one of a kernel's code (`code:…`).
     known = {code for code in recorded if code and hash_method(code) in methods}
     code = [SAME_CODE if codes <= known else NEW_CODE] if codes and known else []
     differences = code + resource_changes(now, before)
