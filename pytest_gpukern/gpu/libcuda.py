@@ -1,7 +1,5 @@
 """Asks the CUDA driver library what only it knows, through ctypes and without creating a context.
 
-This file imports nothing of the package: it also runs as a script in its own process, so that asking does
-not initialise CUDA in the caller. Driver API:
 https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html
 """
 
@@ -9,11 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
-import sys
 import uuid as uuid_module
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 LIBRARY = "libcuda.so.1"
@@ -70,22 +64,6 @@ class LibCuda:
         return tuple(_uuid(library, ordinal) for ordinal in range(count.value))
 
 
-def uuids_in_cuda_order(environ: Mapping[str, str]) -> list[str]:
-    """Asks CUDA for its devices in a process of its own with `environ`. Raises CudaError."""
-    # -I keeps this folder off the child's sys.path, since its modules would hide others.
-    command = [sys.executable, "-I", str(Path(__file__))]
-    try:
-        # 60 s: eight GPUs without persistence mode take several seconds to wake.
-        done = subprocess.run(
-            command, env=dict(environ), capture_output=True, text=True, timeout=60, check=True
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        printed = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else ""
-        why = printed.splitlines()[-1] if printed else error
-        raise CudaError(f"CUDA could not be asked in a process of its own: {why}") from error
-    return done.stdout.split()
-
-
 def load_library() -> Any:
     """Loads the CUDA driver library without initialising CUDA or a device. Raises CudaError."""
     try:
@@ -135,10 +113,3 @@ def _check(library: Any, status: int, call: str) -> None:
         else ""
     )
     raise CudaError(f"{call} failed with {words} ({status}){hint}")
-
-
-if __name__ == "__main__":
-    try:
-        sys.stdout.write("\n".join(LibCuda().uuids()))
-    except CudaError as problem:
-        sys.exit(str(problem))

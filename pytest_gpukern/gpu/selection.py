@@ -11,11 +11,11 @@ https://github.com/pytorch/pytorch/blob/main/test/test_cuda_nvml_based_avail.py
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
-from pytest_gpukern.gpu.libcuda import CudaError, bare_uuid, load_library, uuids_in_cuda_order
+from pytest_gpukern.gpu.libcuda import CudaError, bare_uuid, load_library
 from pytest_gpukern.gpu.model import Device, device_of, short_uuid
 from pytest_gpukern.gpu.nvml import GpuRecord, MigRecord, Nvml, open_nvml
 from pytest_gpukern.values.backend_table import BACKENDS
@@ -75,15 +75,10 @@ def _error(spec: str, problem: str, named: Sequence[Device], devices: Sequence[D
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 _ORDER_VARIABLE = "CUDA_DEVICE_ORDER"
-_NVML_NUMBERING = "numbered as nvidia-smi does"
 _RULES = "https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html"
 
 
-def visible_devices(
-    nvml: Nvml,
-    environ: Mapping[str, str],
-    cuda_order: Callable[[Mapping[str, str]], list[str]] = uuids_in_cuda_order,
-) -> tuple[Device, ...]:
+def visible_devices(nvml: Nvml, environ: Mapping[str, str]) -> tuple[Device, ...]:
     """Returns the devices that CUDA_VISIBLE_DEVICES names, in its order; without it all, in NVML's order.
 
     A GPU split by MIG is replaced by its instances; if the variable names the GPU itself, by the first
@@ -91,7 +86,8 @@ def visible_devices(
     Entries after "-1" are hidden on purpose too.
 
     Raises DeviceError for a value that would make CUDA hide devices silently: an entry that is malformed, out
-    of range, ambiguous, repeated, a second MIG instance or of another form than the first.
+    of range, ambiguous, repeated, a second MIG instance or of another form than the first. An index is
+    ambiguous too if only CUDA knows which of several models it means.
     """
     gpus = nvml.gpus()
     value = environ.get(VARIABLE)
@@ -108,9 +104,8 @@ def visible_devices(
         entries.pop()  # a trailing comma is harmless
     if "-1" in entries:
         entries = entries[: entries.index("-1")]
-    numbering = _NVML_NUMBERING
     if any(_is_index(entry) for entry in entries):
-        gpus, numbering = _in_cuda_order(gpus, environ, cuda_order), "numbered as CUDA does here"
+        _refuse_unclear_indices(gpus, environ)
     devices: dict[str, Device] = {}
     named: dict[str, str] = {}
     forms = set()
@@ -128,7 +123,7 @@ def visible_devices(
             if mig is not None and devices:
                 raise ValueError("comes beside a MIG instance, and CUDA shows a process only one instance")
         except ValueError as problem:
-            raise _misread(value, entry, problem, gpus, numbering) from None
+            raise _misread(value, entry, problem, gpus) from None
         devices[device.uuid], named[device.uuid] = device, entry
     return tuple(devices.values())
 
@@ -151,8 +146,7 @@ def missing_gpu_reason(environ: Mapping[str, str]) -> str | None:
         gpus = nvml.gpus()
         if not gpus:
             return "NVML lists GPUs, but this process may open none of them"
-        # Here it only matters whether an index names a GPU, not which one.
-        visible = visible_devices(nvml, environ, lambda _: [gpu.uuid for gpu in gpus])
+        visible = visible_devices(nvml, environ)
     count = "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
     if cuda_problem is not None:
         return f"NVML lists {count}, but {cuda_problem}"
@@ -167,33 +161,21 @@ def _is_index(entry: str) -> bool:
     return re.fullmatch(r"\+?[0-9]+", entry) is not None
 
 
-def _in_cuda_order(
-    gpus: tuple[GpuRecord, ...],
-    environ: Mapping[str, str],
-    cuda_order: Callable[[Mapping[str, str]], list[str]],
-) -> tuple[GpuRecord, ...]:
-    """Puts GPUs in the order of CUDA's ordinals.
+def _refuse_unclear_indices(gpus: Sequence[GpuRecord], environ: Mapping[str, str]) -> None:
+    """Raises DeviceError if CUDA may number the GPUs otherwise than NVML.
 
-    With PCI_BUS_ID that is NVML's order. CUDA's default, FASTEST_FIRST, is undocumented, but keeps cards of
-    one model in bus order. Only for different models do we ask CUDA itself, in a separate process.
+    With PCI_BUS_ID it does not. CUDA's default, FASTEST_FIRST, is undocumented, but keeps cards of one model
+    in bus order.
     """
     models = {(gpu.name, gpu.compute_capability, gpu.memory_total_bytes) for gpu in gpus}
     if environ.get(_ORDER_VARIABLE) == "PCI_BUS_ID" or len(models) < 2:
-        return gpus
-    try:
-        order = cuda_order({name: value for name, value in environ.items() if name != VARIABLE})
-    except CudaError as error:
-        raise DeviceError(str(error)) from error
-    ranks = {bare_uuid(uuid): rank for rank, uuid in enumerate(order)}
-    if not all(bare_uuid(gpu.uuid) in ranks for gpu in gpus):
-        raise DeviceError(
-            f"{VARIABLE}={environ[VARIABLE]!r} names GPUs of different models by index, and CUDA does not "
-            f"tell which it means: it lists {len(ranks)} devices, NVML {len(gpus)}.\n"
-            f"{_listing(gpus, _NVML_NUMBERING)}\n"
-            f"Name them by UUID: {VARIABLE}={gpus[0].uuid}, or set {_ORDER_VARIABLE}=PCI_BUS_ID and use "
-            f"these indices."
-        )
-    return tuple(sorted(gpus, key=lambda gpu: ranks[bare_uuid(gpu.uuid)]))
+        return
+    raise DeviceError(
+        f"{VARIABLE}={environ[VARIABLE]!r} names GPUs of different models by index, which CUDA may number in "
+        f"another order than nvidia-smi.\n{_listing(gpus)}\n"
+        f"Name them by UUID: {VARIABLE}={gpus[0].uuid}, or set {_ORDER_VARIABLE}=PCI_BUS_ID and use "
+        f"these indices."
+    )
 
 
 def _named(entry: str, gpus: Sequence[GpuRecord]) -> tuple[str, GpuRecord, MigRecord | None]:
@@ -222,21 +204,19 @@ def _named(entry: str, gpus: Sequence[GpuRecord]) -> tuple[str, GpuRecord, MigRe
     return form, gpu, gpu.mig_instances[0] if gpu.mig_enabled else None  # CUDA takes the first available
 
 
-def _misread(
-    value: str, entry: str, problem: ValueError, gpus: Sequence[GpuRecord], numbering: str
-) -> DeviceError:
+def _misread(value: str, entry: str, problem: ValueError, gpus: Sequence[GpuRecord]) -> DeviceError:
     instances = [mig.uuid for gpu in gpus for mig in gpu.mig_instances]
     prefix = short_uuid(gpus[0].uuid, [gpu.uuid for gpu in gpus])
     spellings = " or ".join(f"{VARIABLE}={valid}" for valid in ("0", prefix, *instances[:1]))
     return DeviceError(
         f"{VARIABLE}={value!r}: the entry {entry!r} {problem}. CUDA would hide devices without saying so.\n"
-        f"{_listing(gpus, numbering)}\n"
+        f"{_listing(gpus)}\n"
         f"Valid, for example: {spellings}\nRules: {_RULES}"
     )
 
 
-def _listing(gpus: Sequence[GpuRecord], numbering: str) -> str:
-    lines = [f"Devices, {numbering}:"]
+def _listing(gpus: Sequence[GpuRecord]) -> str:
+    lines = ["Devices, numbered as nvidia-smi does:"]
     for position, gpu in enumerate(gpus):
         lines.append(f"  {position}: {gpu.name}, {gpu.uuid}")
         lines.extend(f"     {mig.name}, {mig.uuid}" for mig in gpu.mig_instances)

@@ -20,14 +20,10 @@ TWO_MODELS = FakeNvml((gpu(0, "NVIDIA T400", compute_capability=(7, 5)), gpu(1))
 SPLIT = FakeNvml((split_gpu(0), gpu(1)))
 
 
-def never_asked(environ):
-    raise AssertionError("CUDA was asked for its order without need")
-
-
 def uuids(nvml, value, **environ):
     if value is not None:
         environ["CUDA_VISIBLE_DEVICES"] = value
-    return [device.uuid for device in visible_devices(nvml, environ, never_asked)]
+    return [device.uuid for device in visible_devices(nvml, environ)]
 
 
 @pytest.mark.parametrize(
@@ -129,19 +125,11 @@ def test_any_value_gives_distinct_devices_nothing_on_purpose_or_an_error(value):
     assert found or value.split(",")[0].strip() in {"", "-1"}
 
 
-def test_indices_among_different_models_follow_the_order_of_cuda():
-    def fastest_first(environ):
-        assert not environ, "CUDA is asked for all"
-        return [UUIDS[1], UUIDS[0]]
-
-    devices = visible_devices(TWO_MODELS, {"CUDA_VISIBLE_DEVICES": "0"}, fastest_first)
-    assert [(device.uuid, device.index) for device in devices] == [(UUIDS[1], 1)]
+def test_an_index_among_different_models_needs_the_order_of_nvidia_smi():
     assert uuids(TWO_MODELS, "0", CUDA_DEVICE_ORDER="PCI_BUS_ID") == [UUIDS[0]]
-
-
-def test_an_index_whose_meaning_cuda_does_not_tell_is_an_error_that_offers_uuids():
+    assert uuids(TWO_MODELS, UUIDS[1]) == [UUIDS[1]]
     with pytest.raises(DeviceError, match=rf"Name them by UUID: CUDA_VISIBLE_DEVICES={UUIDS[0]}"):
-        visible_devices(TWO_MODELS, {"CUDA_VISIBLE_DEVICES": "0"}, lambda _: [UUIDS[1]])
+        uuids(TWO_MODELS, "0")
 
 
 def reason(nvml, cuda=None, **environ):

@@ -12,21 +12,16 @@ from pathlib import Path
 import pytest
 
 from pytest_gpukern import gpu as device_package
-from pytest_gpukern.gpu.libcuda import CudaError, uuids_in_cuda_order
+from pytest_gpukern.gpu.libcuda import CudaError, LibCuda
 
 ROOT = Path(device_package.__file__).parents[2]
 COMPILER = shutil.which("cc")
 needs_compiler = pytest.mark.skipif(COMPILER is None or sys.platform != "linux", reason="no C compiler")
 
-# Two devices, the second first by default; any CUDA_VISIBLE_DEVICES shows one.
+# Two devices; any CUDA_VISIBLE_DEVICES shows one.
 SOURCE = r"""
 #include <stdlib.h>
-#include <string.h>
 static int ready = 0;
-static int swapped(void) {
-    const char *order = getenv("CUDA_DEVICE_ORDER");
-    return !(order && !strcmp(order, "PCI_BUS_ID"));
-}
 int cuInit(unsigned flags) {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     if (getenv("STUB_BROKEN")) return 999;
@@ -45,7 +40,7 @@ int cuDeviceGetCount(int *count) {
     if (!ready) return 3;
     *count = visible ? 1 : 2; return 0;
 }
-int cuDeviceGet(int *device, int ordinal) { *device = swapped() ? 1 - ordinal : ordinal; return 0; }
+int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return 0; }
 int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
     for (int i = 0; i < 16; i++) uuid[i] = 16 * device + i;
     return 0;
@@ -69,16 +64,24 @@ def environ(tmp_path_factory):
     return {**kept, "LD_LIBRARY_PATH": str(folder)}
 
 
-@needs_compiler
-def test_a_process_of_its_own_lists_the_devices_in_the_order_of_cuda(environ):
-    assert uuids_in_cuda_order(environ) == [ONE, ZERO]
-    assert uuids_in_cuda_order({**environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}) == [ZERO, ONE]
+def printed(script, environ):
+    """What a process prints that asks the stand-in."""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env=environ, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
 
 
 @needs_compiler
 def test_a_refusal_is_named_with_call_and_code(environ):
-    with pytest.raises(CudaError, match=r"cuInit failed with CUDA_ERROR_UNKNOWN \(999\)"):
-        uuids_in_cuda_order({**environ, "STUB_BROKEN": "1"})
+    script = """
+from pytest_gpukern.gpu.libcuda import CudaError, LibCuda
+try:
+    LibCuda().uuids()
+except CudaError as error:
+    print(error)
+"""
+    assert printed(script, {**environ, "STUB_BROKEN": "1"}) == "cuInit failed with CUDA_ERROR_UNKNOWN (999)"
 
 
 @needs_compiler
@@ -93,28 +96,20 @@ look()
 with open("/proc/self/maps") as maps: assert "libcuda" not in maps.read()
 library = load_library()
 look()
-assert len(cuda.uuids()) == 2
+uuids = cuda.uuids()
 look()
 library.use(1)  # a context in this thread
 look()
 library.use(0)
 library.make(1)  # the primary context of a device
 look()
-print(json.dumps(states))
+print(json.dumps([uuids, states]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, env=environ, capture_output=True, text=True, check=True
-    )
-    assert json.loads(done.stdout) == [[False, False]] * 2 + [[True, False]] + [[True, True]] * 2
+    expected = [[False, False]] * 2 + [[True, False]] + [[True, True]] * 2
+    assert json.loads(printed(script, environ)) == [[ZERO, ONE], expected]
 
 
-def test_a_missing_library_is_said_to_be_missing(tmp_path):
-    try:
-        uuids_in_cuda_order({"CUDA_VISIBLE_DEVICES": "", "LD_LIBRARY_PATH": str(tmp_path)})
-    except CudaError as error:
-        message = str(error)
-    else:
-        pytest.skip("this machine has a CUDA driver")
-    assert message.startswith(
-        "CUDA could not be asked in a process of its own: CUDA library missing (libcuda.so.1"
-    )
+def test_a_missing_library_is_said_to_be_missing(monkeypatch):
+    monkeypatch.setattr("pytest_gpukern.gpu.libcuda.LIBRARY", "libcuda-that-nobody-has.so.1")
+    with pytest.raises(CudaError, match=r"^CUDA library missing \(libcuda-that-nobody-has\.so\.1"):
+        LibCuda().uuids()
