@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_gpukern.gpu.libcuda import LibCuda
-from pytest_gpukern.gpu.nvml import GpuRecord, MigRecord, Nvml, host_memory_bytes
+from pytest_gpukern.gpu.nvml import GpuRecord, Nvml, host_memory_bytes
 from pytest_gpukern.values.fingerprint import file_key
 
 SIMULATED_UUID = "SIM-00000000-0000-0000-0000-000000000000"
 
 
 @dataclass(frozen=True)
-class Device:
+class Device(GpuRecord):
     """One GPU, one MIG instance, or Numba's simulator; memory in bytes.
 
     `index` is the index of NVML and nvidia-smi (for a MIG instance its GPU's). CUDA's ordinal depends on the
@@ -23,12 +23,6 @@ class Device:
     `nvml` and `cuda` answer what is asked anew; the simulator needs neither.
     """
 
-    index: int
-    name: str
-    uuid: str
-    compute_capability: tuple[int, int]
-    memory_total_bytes: int
-    mig_profile: str | None = None
     is_simulated: bool = False
     nvml: Nvml | None = field(default=None, repr=False, compare=False)
     cuda: LibCuda = field(default_factory=LibCuda, repr=False, compare=False)
@@ -81,20 +75,6 @@ def cuda_properties() -> Any:
     from cuda.core import Device as CudaDevice
 
     return CudaDevice(0).properties
-
-
-def device_of(nvml: Nvml, gpu: GpuRecord, mig: MigRecord | None) -> Device:
-    """Makes the Device of a GPU that NVML lists, or of one of its MIG instances."""
-    part = gpu if mig is None else mig
-    return Device(
-        index=gpu.index,
-        name=part.name,
-        uuid=part.uuid,
-        compute_capability=gpu.compute_capability,
-        memory_total_bytes=part.memory_total_bytes,
-        mig_profile=None if mig is None else mig.profile,
-        nvml=nvml,
-    )
 
 
 def short_uuid(uuid: str, uuids: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ instances. It is only in the extras for a GPU, and its import takes 0.7 s and lo
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -36,28 +37,20 @@ https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html; the 
 
 
 @dataclass(frozen=True)
-class MigRecord:
-    """One MIG compute instance as NVML lists it; memory in bytes."""
-
-    uuid: str
-    name: str
-    gpu_instance_id: int | None
-    compute_instance_id: int | None
-    profile: str
-    memory_total_bytes: int
-
-
-@dataclass(frozen=True)
 class GpuRecord:
-    """One physical GPU as NVML lists it, at its NVML index; memory in bytes."""
+    """One physical GPU as NVML lists it, or one of its MIG instances; memory in bytes.
+
+    `index` is that of NVML and nvidia-smi, for an instance its GPU's.
+    """
 
     index: int
     name: str
     uuid: str
     compute_capability: tuple[int, int]
     memory_total_bytes: int
+    mig_profile: str | None = None
     mig_enabled: bool = False
-    mig_instances: tuple[MigRecord, ...] = ()
+    mig_instances: tuple[GpuRecord, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -409,18 +402,18 @@ class Nvml:
             return None
         self._handles[uuid] = handle
         mig = self._ask("nvmlDeviceGetMigMode", handle) or (0, 0)  # now, after the next reset
-        name = self._ask("nvmlDeviceGetName", handle) or "NVIDIA GPU of unknown name"
-        return GpuRecord(
+        gpu = GpuRecord(
             index=index,
-            name=name,
+            name=self._ask("nvmlDeviceGetName", handle) or "NVIDIA GPU of unknown name",
             uuid=uuid,
             compute_capability=tuple(self._ask("nvmlDeviceGetCudaComputeCapability", handle) or (0, 0)),
             memory_total_bytes=self._memory_total_bytes(handle),
-            mig_enabled=bool(mig[0]),
-            mig_instances=self._mig_instances(handle, name) if mig[0] else (),
         )
+        if not mig[0]:
+            return gpu
+        return dataclasses.replace(gpu, mig_enabled=True, mig_instances=self._mig_instances(handle, gpu))
 
-    def _mig_instances(self, parent: Any, parent_name: str) -> tuple[MigRecord, ...]:
+    def _mig_instances(self, parent: Any, gpu: GpuRecord) -> tuple[GpuRecord, ...]:
         limit = self._ask("nvmlDeviceGetMaxMigDeviceCount", parent) or 0
         instances = []
         for slot in range(limit):
@@ -433,16 +426,14 @@ class Nvml:
             self._gpus_of_instances[uuid] = parent
             named = re.search(r"\bMIG (\S+)", self._ask("nvmlDeviceGetName", handle) or "")
             profile = named.group(1) if named else "unknown"
-            instances.append(
-                MigRecord(
-                    uuid=uuid,
-                    name=f"{parent_name} MIG {profile}",
-                    gpu_instance_id=self._ask("nvmlDeviceGetGpuInstanceId", handle),
-                    compute_instance_id=self._ask("nvmlDeviceGetComputeInstanceId", handle),
-                    profile=profile,
-                    memory_total_bytes=self._memory_total_bytes(handle),
-                )
+            instance = dataclasses.replace(
+                gpu,
+                name=f"{gpu.name} MIG {profile}",
+                uuid=uuid,
+                memory_total_bytes=self._memory_total_bytes(handle),
+                mig_profile=profile,
             )
+            instances.append(instance)
         return tuple(instances)
 
     def _memory_total_bytes(self, handle: Any) -> int:

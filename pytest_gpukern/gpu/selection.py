@@ -16,8 +16,8 @@ from contextlib import ExitStack
 
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.libcuda import CudaError, bare_uuid, load_library
-from pytest_gpukern.gpu.model import Device, device_of, short_uuid
-from pytest_gpukern.gpu.nvml import GpuRecord, MigRecord, Nvml, open_nvml
+from pytest_gpukern.gpu.model import Device, short_uuid
+from pytest_gpukern.gpu.nvml import GpuRecord, Nvml, open_nvml
 from pytest_gpukern.values.backend_table import BACKENDS
 
 _OPTION = "--gpukern-device"
@@ -92,11 +92,8 @@ def visible_devices(nvml: Nvml, environ: Mapping[str, str]) -> tuple[Device, ...
     gpus = nvml.gpus()
     value = environ.get(VARIABLE)
     if value is None:
-        return tuple(
-            device_of(nvml, gpu, mig)
-            for gpu in gpus
-            for mig in (gpu.mig_instances if gpu.mig_enabled else (None,))
-        )
+        parts = (part for gpu in gpus for part in (gpu.mig_instances if gpu.mig_enabled else (gpu,)))
+        return tuple(Device(**vars(part), nvml=nvml) for part in parts)
     if not gpus or value.strip() == "NoDevFiles":  # Slurm sets it for a job without GPUs
         return ()
     entries = [entry.strip() for entry in value.split(",")]
@@ -111,20 +108,17 @@ def visible_devices(nvml: Nvml, environ: Mapping[str, str]) -> tuple[Device, ...
     forms = set()
     for entry in entries:
         try:
-            form, gpu, mig = _named(entry, gpus)
+            form, part = _named(entry, gpus)
             forms.add(form)
             if len(forms) > 1:
                 raise ValueError("has another form than the first entry, and CUDA stops there")
-            device = device_of(nvml, gpu, mig)
-            if device.uuid in devices:
-                raise ValueError(
-                    f"names the same device as {named[device.uuid]!r}, so CUDA hides every device"
-                )
-            if mig is not None and devices:
+            if part.uuid in devices:
+                raise ValueError(f"names the same device as {named[part.uuid]!r}, so CUDA hides every device")
+            if part.mig_profile is not None and devices:
                 raise ValueError("comes beside a MIG instance, and CUDA shows a process only one instance")
         except ValueError as problem:
             raise _misread(value, entry, problem, gpus) from None
-        devices[device.uuid], named[device.uuid] = device, entry
+        devices[part.uuid], named[part.uuid] = Device(**vars(part), nvml=nvml), entry
     return tuple(devices.values())
 
 
@@ -178,15 +172,13 @@ def _refuse_unclear_indices(gpus: Sequence[GpuRecord], environ: Mapping[str, str
     )
 
 
-def _named(entry: str, gpus: Sequence[GpuRecord]) -> tuple[str, GpuRecord, MigRecord | None]:
+def _named(entry: str, gpus: Sequence[GpuRecord]) -> tuple[str, GpuRecord]:
     """Returns the form of an entry, and the GPU or instance that it names; ValueError says why none."""
     if entry.startswith("MIG-"):
-        for gpu in gpus:
-            for mig in gpu.mig_instances:
-                legacy = f"MIG-{gpu.uuid}/{mig.gpu_instance_id}/{mig.compute_instance_id}"
-                if entry in {mig.uuid, legacy}:
-                    return "MIG", gpu, mig
-        raise ValueError("is not the UUID of a MIG instance")
+        instances = {instance.uuid: instance for gpu in gpus for instance in gpu.mig_instances}
+        if entry not in instances:
+            raise ValueError("is not the UUID of a MIG instance")
+        return "MIG", instances[entry]
     if _is_index(entry):
         digits = entry.lstrip("+0") or "0"
         if len(digits) > _MOST_DIGITS or int(digits) >= len(gpus):
@@ -201,7 +193,7 @@ def _named(entry: str, gpus: Sequence[GpuRecord]) -> tuple[str, GpuRecord, MigRe
         raise ValueError("is neither an index nor a UUID" if entry else "is empty")
     if gpu.mig_enabled and not gpu.mig_instances:
         raise ValueError("is a GPU in MIG mode without any MIG instance")
-    return form, gpu, gpu.mig_instances[0] if gpu.mig_enabled else None  # CUDA takes the first available
+    return form, gpu.mig_instances[0] if gpu.mig_enabled else gpu  # CUDA takes the first available
 
 
 def _misread(value: str, entry: str, problem: ValueError, gpus: Sequence[GpuRecord]) -> DeviceError:

@@ -14,7 +14,6 @@ from pytest_gpukern.gpu.nvml import (
     DeviceState,
     GpuProcess,
     GpuRecord,
-    MigRecord,
     Nvml,
     PcieLink,
     PowerLimits,
@@ -44,11 +43,9 @@ def gpu(index: int = 0, name: str = "NVIDIA H200", **changes: object) -> GpuReco
 
 
 def split_gpu(index: int = 0, instances: int = 2) -> GpuRecord:
-    parts = tuple(
-        MigRecord(MIG_UUIDS[i], "NVIDIA H200 MIG 1g.18gb", i + 7, 0, "1g.18gb", 17 * 2**30)
-        for i in range(instances)
-    )
-    return gpu(index, mig_enabled=True, mig_instances=parts)
+    part = {"memory_total_bytes": 17 * 2**30, "mig_profile": "1g.18gb"}
+    parts = (gpu(index, "NVIDIA H200 MIG 1g.18gb", uuid=uuid, **part) for uuid in MIG_UUIDS[:instances])
+    return gpu(index, mig_enabled=True, mig_instances=tuple(parts))
 
 
 def state(at_ms: float = 0.0, **changes: object) -> DeviceState:

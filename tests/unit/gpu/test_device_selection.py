@@ -52,7 +52,6 @@ def test_a_valid_value_shows_its_devices_in_its_order(value, expected):
         ("0", [MIG_UUIDS[0]]),
         (UUIDS[0], [MIG_UUIDS[0]]),
         (MIG_UUIDS[1], [MIG_UUIDS[1]]),
-        (f"MIG-{UUIDS[0]}/8/0", [MIG_UUIDS[1]]),
     ],
 )
 def test_a_split_gpu_is_its_instances_and_if_it_is_named_the_first_of_them(value, expected):

@@ -122,8 +122,6 @@ def split(**answers):
         "nvmlDeviceGetMaxMigDeviceCount": 7,
         "nvmlDeviceGetMigDeviceHandleByIndex": slot,
         "nvmlDeviceGetUUID": lambda handle: MIG_UUIDS[0] if handle == "mig" else UUIDS[0],
-        "nvmlDeviceGetGpuInstanceId": 9,
-        "nvmlDeviceGetComputeInstanceId": 0,
     }
     return FakePynvml(**(usual | answers))
 
@@ -131,11 +129,11 @@ def split(**answers):
 @pytest.mark.parametrize(
     ("name", "profile"), [("NVIDIA H200 MIG 1g.18gb", "1g.18gb"), ("NVIDIA H200", "unknown")]
 )
-def test_mig_instances_are_listed_with_ids_and_profile(opened, name, profile):
+def test_mig_instances_are_listed_with_their_profile(opened, name, profile):
     module = split(nvmlDeviceGetName=lambda handle: name if handle == "mig" else "NVIDIA H200")
     (mig,) = opened(module).gpus()[0].mig_instances
-    assert (mig.uuid, mig.name, mig.profile) == (MIG_UUIDS[0], f"NVIDIA H200 MIG {profile}", profile)
-    assert (mig.gpu_instance_id, mig.compute_instance_id) == (9, 0)
+    assert (mig.uuid, mig.name, mig.mig_profile) == (MIG_UUIDS[0], f"NVIDIA H200 MIG {profile}", profile)
+    assert (mig.index, mig.compute_capability, mig.mig_enabled) == (0, (9, 0), False)
 
 
 def test_a_device_that_nvml_no_longer_lists_is_an_error(opened):
