@@ -547,19 +547,18 @@ class _Filled:
         self._executions, self._batch, self._steps, self._refill = executions, batch, steps, refill
         self.largest_batch, self.buffer_sets = executions.largest_batch, executions.buffer_sets
 
-    def take(self, count: int, *, cold: bool) -> list[Iteration]:
-        self._batch()
-        steps = self._steps()
-        taken = self._executions.take(count, cold=cold)
-        return [_behind(steps, iteration) for iteration in taken] if steps else taken
-
-    def take_refilled(self, count: int, *, cold: bool) -> list[Iteration]:
-        """Returns the same, with the outputs filled ahead of each, and not only before the batch."""
+    def take(self, count: int, *, cold: bool, refilled: bool = False) -> list[Iteration]:
+        """Returns executions; if `refilled`, with the outputs filled ahead of each, too."""
 
         def behind(before: Callable[[], Any] | None) -> Callable[[], Any]:
             return self._refill if before is None else lambda: (before(), self._refill())
 
-        taken = self.take(count, cold=cold)
+        self._batch()
+        steps = self._steps()
+        taken = self._executions.take(count, cold=cold)
+        taken = [_behind(steps, iteration) for iteration in taken] if steps else taken
+        if not refilled:
+            return taken
         return [dataclasses.replace(each, before=behind(each.before), launches=None) for each in taken]
 
 

@@ -142,7 +142,7 @@ class Repeated:
         self._setup = setup
         self.largest_batch = BATCH_CALLS if setup is None else _BATCH_CALLS_WITH_SETUP
 
-    def take(self, count: int, *, cold: bool = False) -> list[Iteration]:  # noqa: ARG002 - as the Protocol's
+    def take(self, count: int, *, cold: bool, refilled: bool = False) -> list[Iteration]:  # noqa: ARG002
         if self._setup is None:
             return [Iteration(self._call)] * count
         return [self._fresh() for _ in range(count)]
@@ -337,7 +337,7 @@ class Sampler:
             size = self._size(executed, self.clock() - started, chosen)
             self._before()
             refilled = refills and len(sampling.batches) % _ONE_REFILLED_IN == refilled_at
-            taken = self._taken(max(1, size // turn) * turn, refilled=refilled)
+            taken = self.executions.take(max(1, size // turn) * turn, cold=self.cold, refilled=refilled)
             with untraced():
                 batch = self._collected(taken)
             executed += len(taken)
@@ -360,10 +360,6 @@ class Sampler:
             if sampling.stopped is not None:
                 return taken[-1]
 
-    def _taken(self, count: int, *, refilled: bool) -> list[Iteration]:
-        take = getattr(self.executions, "take_refilled", None) if refilled else None
-        return (take or self.executions.take)(count, cold=self.cold)
-
     def _contents_matter(self) -> str | None:
         """Says that a call takes another time over what we filled in than over its own answer, or None.
 
@@ -374,7 +370,8 @@ class Sampler:
             return None
         size, drawn = max(self.sampling.batches), dict[bool, list[float]]()
         for refilled in (False, True):
-            drawn[refilled] = self._collected(self._taken(size, refilled=refilled)).samples_ns
+            taken = self.executions.take(size, cold=self.cold, refilled=refilled)
+            drawn[refilled] = self._collected(taken).samples_ns
         again = _apart(drawn)
         if again is None or (first[0] < first[1]) != (again[0] < again[1]):
             return None

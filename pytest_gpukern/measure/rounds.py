@@ -63,7 +63,7 @@ class Rounds:
         in_turn = self.setup is not None or self.teardown is not None
         self.largest_batch = 1 if in_turn else BATCH_CALLS
 
-    def take(self, count: int, *, cold: bool) -> list[Iteration]:
+    def take(self, count: int, *, cold: bool, refilled: bool = False) -> list[Iteration]:  # noqa: ARG002
         """Ends the round before, and begins the next `count` rounds, at most `largest_batch`."""
         return [self.begin(self.calls(cold=cold)) for _ in range(count)]
 

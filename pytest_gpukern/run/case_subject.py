@@ -493,21 +493,16 @@ class Rotation:
         self._stream = stream
         self._poisons = poisons
         self._updates = poisons and bool(sets[0].dataset.updated)
-        self._taken, self._refills = 0, False
+        self._taken = 0
         self.buffer_sets = len(sets)
         self.largest_batch = max(_LARGEST_BATCH, len(sets))
 
-    def take(self, count: int, *, cold: bool) -> list[Iteration]:
-        return [self._next(cold=cold, first=not number) for number in range(count)]
+    def take(self, count: int, *, cold: bool, refilled: bool = False) -> list[Iteration]:
+        """Returns executions with a poison ahead of each if the cache is cold, or if they are `refilled`."""
+        refills = refilled and self._stream is not None
+        return [self._next(cold=cold, first=not number, refills=refills) for number in range(count)]
 
-    def take_refilled(self, count: int, *, cold: bool) -> list[Iteration]:
-        """Returns the same, with a poison ahead of each also with a hot cache."""
-        self._refills = self._stream is not None
-        taken = self.take(count, cold=cold)
-        self._refills = False
-        return taken
-
-    def _next(self, *, cold: bool, first: bool) -> Iteration:
+    def _next(self, *, cold: bool, first: bool, refills: bool) -> Iteration:
         """Returns the next execution; the first hot one of a batch finds its set in the cache, whoever ran
         before."""
         stay = 1 if cold else _STAY
@@ -516,7 +511,7 @@ class Rotation:
         self._taken += 1
         self.last, call = self._sets[number], self._calls[number]
         poison = functools.partial(self.last.workspace.queue_poison, self._stream)
-        fills = cold or warms or self._updates or self._refills
+        fills = cold or warms or self._updates or refills
         poisons = self._poisons and fills
 
         def before() -> None:

@@ -53,8 +53,11 @@ class Executions(Protocol):
     largest_batch: int
     buffer_sets: int
 
-    def take(self, count: int, *, cold: bool) -> list[Iteration]:
-        """Returns the next `count` executions, in order, for a cold or a hot cache."""
+    def take(self, count: int, *, cold: bool, refilled: bool = False) -> list[Iteration]:
+        """Returns the next `count` executions, in order, for a cold or a hot cache.
+
+        Where outputs can be filled ahead of each execution, they are if `refilled`.
+        """
 
 
 @dataclass

@@ -492,8 +492,8 @@ class AnsweringTimer(FakeTimer):
 
 
 class Refillable(Repeated):
-    def take_refilled(self, count, *, cold):
-        return [Iteration(nothing, before=nothing)] * count
+    def take(self, count, *, cold, refilled=False):
+        return [Iteration(nothing, before=nothing if refilled else None)] * count
 
 
 DEPENDS = "its time depends on what its outputs hold: 30 µs where we filled them just before, 7 µs over what"
@@ -717,7 +717,7 @@ def test_a_setup_makes_the_arguments_of_each_iteration_ahead_and_anew_for_anothe
         made.append([])
         return (made[-1],), {"k": len(made)}
 
-    iterations = Repeated(lambda fresh, *, k: seen.append((fresh, k)), setup).take(2)
+    iterations = Repeated(lambda fresh, *, k: seen.append((fresh, k)), setup).take(2, cold=True)
     assert len(made) == 2
     for iteration in (*iterations, iterations[0].again().again()):
         iteration.run()

@@ -67,7 +67,7 @@ def test_sets_take_turns_over_batches_and_each_stay_is_poisoned_and_if_hot_warme
 
 def test_refilled_hot_executions_find_the_poison_each_and_cold_ones_do_so_anyway(log):
     executions = rotation(log)
-    execute(executions.take_refilled(3, cold=False))
+    execute(executions.take(3, cold=False, refilled=True))
     assert log == ["call 0", *["poison 0", "call 0"] * 3]
     assert executions.take(1, cold=False)[0].before is not None, "the first of a batch"
     assert executions.take(2, cold=False)[1].before is None
