@@ -36,7 +36,7 @@ class Multiprocessor(NamedTuple):
     V100, Turing, A100, GA102, Ada, H100, RTX Blackwell and the Blackwell data sheets, divided by
     multiprocessors and boost clock; half is the faster of float16 with float16 and with float32 accumulation.
     Half precision (in pairs) and 32-bit integers on the CUDA cores are never faster than these, so they bound
-    nothing; we only check measured rates against them.
+    nothing.
 
     The limits (warps, blocks, KiB of shared memory) are those of "Technical Specifications per Compute
     Capability" in the same guide.
@@ -49,8 +49,6 @@ class Multiprocessor(NamedTuple):
     tensor_half: int
     tensor_fp8: int
     int8: int
-    fp16: int
-    int32: int
     warps: int
     blocks: int
     shared_kib: int
@@ -58,20 +56,20 @@ class Multiprocessor(NamedTuple):
 
 MULTIPROCESSORS: Mapping[tuple[int, int], Multiprocessor] = {
     # 8-bit dot products on CUDA cores
-    (7, 0): Multiprocessor(64, 128, 0, 0, 1024, 0, 512, 256, 128, 64, 32, 96),
-    (7, 2): Multiprocessor(64, 128, 0, 0, 1024, 0, 2048, 256, 128, 64, 32, 96),
-    (7, 5): Multiprocessor(4, 128, 0, 0, 1024, 0, 2048, 256, 128, 32, 16, 64),
-    (8, 0): Multiprocessor(64, 128, 128, 1024, 2048, 0, 4096, 512, 128, 64, 32, 164),
-    (8, 6): Multiprocessor(4, 256, 0, 512, 1024, 0, 2048, 256, 128, 48, 16, 100),
-    (8, 7): Multiprocessor(4, 256, 0, 1024, 2048, 0, 4096, 512, 128, 48, 16, 164),
-    (8, 9): Multiprocessor(4, 256, 0, 512, 1024, 2048, 2048, 256, 128, 48, 24, 100),
-    (9, 0): Multiprocessor(128, 256, 256, 2048, 4096, 8192, 8192, 512, 128, 64, 32, 228),
-    (10, 0): Multiprocessor(128, 256, 128, 4096, 8192, 16384, 16384, 512, 128, 64, 32, 228),
+    (7, 0): Multiprocessor(64, 128, 0, 0, 1024, 0, 512, 64, 32, 96),
+    (7, 2): Multiprocessor(64, 128, 0, 0, 1024, 0, 2048, 64, 32, 96),
+    (7, 5): Multiprocessor(4, 128, 0, 0, 1024, 0, 2048, 32, 16, 64),
+    (8, 0): Multiprocessor(64, 128, 128, 1024, 2048, 0, 4096, 64, 32, 164),
+    (8, 6): Multiprocessor(4, 256, 0, 512, 1024, 0, 2048, 48, 16, 100),
+    (8, 7): Multiprocessor(4, 256, 0, 1024, 2048, 0, 4096, 48, 16, 164),
+    (8, 9): Multiprocessor(4, 256, 0, 512, 1024, 2048, 2048, 48, 24, 100),
+    (9, 0): Multiprocessor(128, 256, 256, 2048, 4096, 8192, 8192, 64, 32, 228),
+    (10, 0): Multiprocessor(128, 256, 128, 4096, 8192, 16384, 16384, 64, 32, 228),
     # int8 is slower there: an upper bound
-    (10, 3): Multiprocessor(4, 256, 4, 4096, 8192, 16384, 16384, 512, 128, 64, 32, 228),
-    (11, 0): Multiprocessor(4, 256, 4, 4096, 8192, 16384, 16384, 0, 0, 48, 24, 228),
-    (12, 0): Multiprocessor(4, 256, 4, 512, 1024, 2048, 2048, 256, 256, 48, 24, 100),
-    (12, 1): Multiprocessor(4, 256, 4, 512, 1024, 2048, 2048, 256, 256, 48, 24, 100),
+    (10, 3): Multiprocessor(4, 256, 4, 4096, 8192, 16384, 16384, 64, 32, 228),
+    (11, 0): Multiprocessor(4, 256, 4, 4096, 8192, 16384, 16384, 48, 24, 228),
+    (12, 0): Multiprocessor(4, 256, 4, 512, 1024, 2048, 2048, 48, 24, 100),
+    (12, 1): Multiprocessor(4, 256, 4, 512, 1024, 2048, 2048, 48, 24, 100),
 }
 """By compute capability."""
 
@@ -120,16 +118,6 @@ class Peaks:
         if not self.sm_clock_mhz:
             return None
         return self.multiprocessors * _LOADED_BYTES_PER_CLOCK * self.sm_clock_mhz * 1e6
-
-    @property
-    def cuda_cores_per_s(self) -> Mapping[str, float]:
-        """Returns dtype → operations a second of the CUDA cores; a multiply-add counts as two."""
-        rates = MULTIPROCESSORS.get(self.compute_capability)
-        if rates is None or not self.sm_clock_mhz:
-            return {}
-        by_dtype = {"float16": rates.fp16, "float32": rates.fp32, "float64": rates.fp64, "int32": rates.int32}
-        clocks_per_s = self.multiprocessors * self.sm_clock_mhz * 1e6
-        return {dtype: rate * clocks_per_s for dtype, rate in by_dtype.items() if rate}
 
     def flops_per_s(self, dtypes: Iterable[str]) -> float | None:
         """Returns the operations per second of the fastest unit that can work on data of these dtypes.

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +16,6 @@ import msgspec
 from pytest_gpukern.gpu.ceiling_kernels import CANARIES, Measured, NotMeasuredError, measure_ceilings
 from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.gpu.runtime import CudaRuntime
-from pytest_gpukern.gpu.theory import Peaks
 from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers.timer import TimerUnavailable, open_timer
@@ -28,9 +27,6 @@ from pytest_gpukern.values.untrusted_json import FileError, content_of, printabl
 
 _METHOD = 3
 """Part of the key. Raise it if kernels, methods or fields change, so that everybody measures again."""
-
-_ROUNDING = 1.01
-"""Allows for clocks reported in whole MHz and events that resolve half a microsecond."""
 
 _RATES = {
     "float16": "float16_flop_per_s",
@@ -125,33 +121,25 @@ class Ceilings:
 
 def load_or_measure(
     fingerprint: Fingerprint,
-    cache_dir: Path | None = None,
-    measure: Callable[[], Measured] = measure_ceilings,
-    *,
-    peaks: Peaks | None = None,
     warn: Callable[[str], None],
+    measure: Callable[[], Measured] = measure_ceilings,
 ) -> Ceilings:
     """Returns the ceilings of the device that `fingerprint` describes, from the cache or measured now.
 
-    We store them for the next process, unless one was odd: above the device's theoretical peak, or it could
-    not be measured. Without a real device nothing is measured. Hold the device's lock: others would disturb
-    the measurement, and processes that wait for the lock find the first one's file.
-
-    Args:
-        cache_dir: folder of the files; by default `pytest-gpukern` in the user's cache folder.
-        peaks: the device's theoretical peaks, which no ceiling can exceed; None if unknown.
-        warn: is called with a line for each thing that was odd.
+    We store them for the next process, unless one could not be measured. Without a real device nothing is
+    measured. Hold the device's lock: others would disturb the measurement, and processes that wait for the
+    lock find the first one's file. `warn` is called with a line for each thing that was odd.
     """
     if fingerprint.device_uuid is None or fingerprint.is_simulated:
         return Ceilings()
     known = msgspec.json.format(msgspec.json.encode(cache_key(fingerprint), order="sorted"), indent=0)
     digest = hashlib.sha256(known).hexdigest()[:12]
-    folder = cache_dir or default_cache_dir()
+    folder = default_cache_dir()
     path = folder and folder / f"ceilings-{fingerprint.device_model_key}-{digest}.json"
     stored = _read(path, warn) if path else None
     if stored is not None:
         return stored
-    ceilings, complaints = _credible(measure(), in_theory(peaks))
+    ceilings, complaints = _credible(measure())
     for complaint in complaints:
         warn(complaint)
     if not complaints:
@@ -186,30 +174,14 @@ def default_cache_dir() -> Path | None:
     return root / "pytest-gpukern"
 
 
-def in_theory(peaks: Peaks | None) -> dict[str, float]:
-    """Returns field of `Ceilings` → the theoretical peak, for those that are known."""
-    if peaks is None:
-        return {}
-    known = {_RATES[dtype]: rate for dtype, rate in peaks.cuda_cores_per_s.items()}
-    if peaks.memory_bytes_per_s:
-        known["device_copy_bytes_per_s"] = peaks.memory_bytes_per_s
-    return known
-
-
-def _credible(measured: Measured, peaks: Mapping[str, float]) -> tuple[Ceilings, list[str]]:
+def _credible(measured: Measured) -> tuple[Ceilings, list[str]]:
     """Returns the ceilings without impossible values, and a line for everything that was odd."""
     values, complaints = {}, list(measured.complaints)
     for name, value in measured.values.items():
-        peak = peaks.get(name, math.inf)
-        if not 0 < value < math.inf:
-            complaints.append(f"the ceiling {name} was measured as {value!r} and is not used")
-        elif value > _ROUNDING * peak:
-            complaints.append(
-                f"the ceiling {name} was measured as {value:.4g}, above the device's theoretical peak of "
-                f"{peak:.4g}, and is not used"
-            )
-        else:
+        if 0 < value < math.inf:
             values[name] = float(value)
+        else:
+            complaints.append(f"the ceiling {name} was measured as {value!r} and is not used")
     return Ceilings(**values), complaints
 
 

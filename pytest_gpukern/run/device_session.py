@@ -232,7 +232,7 @@ class DeviceSession:
         """Returns the best that the device does, measured once; None without a GPU. Hold the device first."""
         if not self.has_gpu:
             return None
-        return load_or_measure(self.fingerprint, peaks=self.peaks, warn=self._late_warnings.append)
+        return load_or_measure(self.fingerprint, self._late_warnings.append)
 
     @functools.cached_property
     def canaries(self) -> Mapping[str, float]:

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from pytest_gpukern.measure.ceilings import Ceilings, in_theory
+from pytest_gpukern.measure.ceilings import Ceilings
 
 ON_THE_DEVICE = (
     "device_copy_bytes_per_s",
@@ -20,13 +20,19 @@ ON_THE_DEVICE = (
 
 @pytest.fixture(scope="module")
 def peaks(gpu_device):
-    """What the device can do in theory, by field of `Ceilings`."""
+    """What an H200 can do in theory, by field of `Ceilings`; nothing of another device."""
     from pytest_gpukern.gpu.nvml import open_nvml
     from pytest_gpukern.gpu.runtime import runtime
     from pytest_gpukern.gpu.theory import peaks_of
 
+    if gpu_device.compute_capability != (9, 0):
+        return {}
     with open_nvml() as nvml:
-        return in_theory(peaks_of(nvml, gpu_device, runtime().device.properties))
+        found = peaks_of(nvml, gpu_device, runtime().device.properties)
+    each_lane_per_s = found.multiprocessors * found.sm_clock_mhz * 1e6
+    operations = {"float16_flop": 512, "float32_flop": 256, "float64_flop": 128, "int32_op": 128}
+    rates = {f"{name}_per_s": count * each_lane_per_s for name, count in operations.items()}
+    return {**rates, "device_copy_bytes_per_s": found.memory_bytes_per_s}
 
 
 @pytest.fixture(scope="module")

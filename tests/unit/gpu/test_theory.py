@@ -96,22 +96,6 @@ def test_an_unknown_device_has_no_rate(changes):
     assert tflops("float32", **changes) is None
 
 
-@pytest.mark.parametrize(
-    ("card", "facts", "tera"),
-    [
-        # compute capability, multiprocessors, L2, SM MHz; float16, float32, float64, int32 of the data sheets
-        ("H200 SXM", ((9, 0), 132, 0, 1980), (133.8, 66.9, 33.5, 33.5)),
-        ("A100 SXM 40 GB", ((8, 0), 108, 0, 1410), (78, 19.5, 9.7, 19.5)),
-        ("V100 SXM2", ((7, 0), 80, 0, 1530), (31.3, 15.7, 7.8, 15.7)),
-        ("RTX 4090", ((8, 9), 128, 0, 2520), (82.6, 82.6, 1.29, 41.3)),
-    ],
-)
-def test_rates_of_the_cuda_cores_are_those_of_the_data_sheets(card, facts, tera):
-    wanted = dict(zip(("float16", "float32", "float64", "int32"), tera, strict=True))
-    found = {dtype: rate / 1e12 for dtype, rate in Peaks(*facts).cuda_cores_per_s.items()}
-    assert found == pytest.approx(wanted, rel=0.01), card
-
-
 # the least time
 
 

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from mutations import damaged
 
 from pytest_gpukern.gpu.ceiling_kernels import Measured
-from pytest_gpukern.gpu.theory import Peaks
+from pytest_gpukern.measure import ceilings
 from pytest_gpukern.measure.ceilings import Ceilings, default_cache_dir, load_or_measure
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import HostCopy
@@ -50,15 +50,11 @@ FINGERPRINT = Fingerprint(
 )
 
 
-PEAKS = Peaks((9, 0), 132, 60 * 2**20, 1980, 3201, 6144)  # 66.9 TFLOP/s of float32, 4.92 TB/s
-
-
 class Measuring:
     """Measures what it is told, counts how often, and hears the warnings."""
 
-    def __init__(self, values=H200, peaks=None, complaints=()):
+    def __init__(self, values=H200, complaints=()):
         self.measured = Measured(values, tuple(complaints))
-        self.peaks = peaks
         self.count = 0
         self.warnings = []
 
@@ -67,7 +63,10 @@ class Measuring:
         return self.measured
 
     def load(self, folder, fingerprint=FINGERPRINT):
-        return load_or_measure(fingerprint, folder, self, peaks=self.peaks, warn=self.warnings.append)
+        with pytest.MonkeyPatch.context() as patch:
+            if folder is not None:
+                patch.setattr(ceilings, "default_cache_dir", lambda: folder)
+            return load_or_measure(fingerprint, self.warnings.append, self)
 
 
 def stored(folder):
@@ -184,36 +183,6 @@ def test_where_nothing_can_be_stored_that_is_said(unwritable):
 # figures that cannot be true
 
 
-def test_a_ceiling_above_the_theoretical_peak_is_reported_and_neither_used_nor_stored(tmp_path):
-    measuring = Measuring({**H200, "float32_flop_per_s": 70e12}, peaks=PEAKS)
-    found = measuring.load(tmp_path)
-    assert found == dataclasses.replace(CEILINGS, float32_flop_per_s=None)
-    (warning,) = measuring.warnings
-    assert warning == (
-        "the ceiling float32_flop_per_s was measured as 7e+13, above the device's theoretical peak of "
-        "6.691e+13, and is not used"
-    )
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "rate"),
-    [
-        ("float16", 133.8e12),
-        ("float32", 66.9e12),
-        ("float64", 33.5e12),
-        ("int32", 33.5e12),
-        ("copy", 4.92e12),
-    ],
-)
-def test_each_rate_and_copies_within_the_device_have_their_peak(tmp_path, name, rate):
-    field = {"copy": "device_copy_bytes_per_s", "int32": "int32_op_per_s"}.get(name, f"{name}_flop_per_s")
-    for factor, used in ((1.0, True), (1.02, False)):
-        measuring = Measuring({field: factor * rate}, peaks=PEAKS)
-        found = measuring.load(tmp_path / str(factor))
-        assert (getattr(found, field) is not None) is used
-
-
 @pytest.mark.parametrize("value", [0.0, float("nan"), float("inf")])
 def test_a_figure_that_is_no_positive_number_is_reported_and_not_used(tmp_path, value):
     measuring = Measuring({**H200, "int32_op_per_s": value})
@@ -249,7 +218,7 @@ def test_files_are_in_the_users_cache_folder(monkeypatch, variable, expected):
 
 
 @pytest.mark.parametrize(
-    ("ceilings", "traffic_bytes", "ns", "cache", "share"),
+    ("known", "traffic_bytes", "ns", "cache", "share"),
     [
         (CEILINGS, 4.29e9, 1e6, "cold", 1.0),
         (CEILINGS, 4.29e9, 2e6, "cold", 0.5),
@@ -261,9 +230,9 @@ def test_files_are_in_the_users_cache_folder(monkeypatch, variable, expected):
     ],
 )
 def test_a_cold_kernel_is_compared_with_the_copy_and_a_hot_one_with_nothing(
-    ceilings, traffic_bytes, ns, cache, share
+    known, traffic_bytes, ns, cache, share
 ):
-    found = ceilings.bandwidth_share(traffic_bytes, ns, cache)
+    found = known.bandwidth_share(traffic_bytes, ns, cache)
     assert found is None if share is None else found == pytest.approx(share)
 
 
@@ -294,7 +263,7 @@ ONE_WAY = Ceilings(pageable_to_device_bytes_per_s=10e9)
 
 
 @pytest.mark.parametrize(
-    ("ceilings", "copies", "copies_ms"),
+    ("known", "copies", "copies_ms"),
     [
         (CEILINGS, [(IN, 10e6)], 1.0),
         (CEILINGS, [(OUT, 20e6)], 1.0),
@@ -308,8 +277,8 @@ ONE_WAY = Ceilings(pageable_to_device_bytes_per_s=10e9)
         (CEILINGS, [(HostCopy("HtoD", "managed"), 1e9)], None),
     ],
 )
-def test_a_transfer_is_compared_with_its_copies_one_after_the_other(ceilings, copies, copies_ms):
-    share = ceilings.host_copy_share(copies, 4e6)
+def test_a_transfer_is_compared_with_its_copies_one_after_the_other(known, copies, copies_ms):
+    share = known.host_copy_share(copies, 4e6)
     assert share == (None if copies_ms is None else pytest.approx(copies_ms / 4))
 
 
