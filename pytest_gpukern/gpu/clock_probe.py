@@ -22,11 +22,8 @@ class ClockProbe:
     """Measures the SM clock as Δclock64 ÷ Δglobaltimer, as NVBench does, but from step to step of the timer.
 
     NVML reports the clock in steps of 15 MHz, at a moment that it chooses. The probe is a kernel of eight
-    warps that lasts 50 µs. Call it right after a batch, and never while something is timed.
-
-    Attributes:
-        resolution: relative error of the last reading; infinite before the first. If slow polling lifts it
-            above 0.2 %, later probes last longer, up to 1 ms.
+    warps that lasts 50 µs. Call it right after a batch, and never while something is timed. If slow polling
+    lifts the relative error above 0.2 %, later probes last longer, up to 1 ms.
     """
 
     def __init__(self, runtime: CudaRuntime) -> None:
@@ -37,7 +34,6 @@ class ClockProbe:
         self._mailbox = int(checked("cuMemHostAlloc", 8 * _WORDS * _BLOCKS, _DEVICEMAP))
         self._words = (ctypes.c_uint64 * (_WORDS * _BLOCKS)).from_address(self._mailbox)
         self._duration_ns = _SHORTEST_NS
-        self.resolution = float("inf")
         self.read()  # loads the module now: later that may wait for an idle device
 
     def read(self) -> float | None:
@@ -53,16 +49,10 @@ class ClockProbe:
         reading = median_clock(list(self._words))
         if reading is None:
             return None
-        mhz, self.resolution = reading
-        if self.resolution > _COARSE:
+        mhz, error = reading
+        if error > _COARSE:
             self._duration_ns = min(2 * self._duration_ns, _LONGEST_NS)
         return mhz
-
-    def close(self) -> None:
-        """Gives the pinned memory back; a second call does nothing."""
-        if self._mailbox:
-            checked("cuMemFreeHost", self._mailbox)
-            self._mailbox = 0
 
 
 def median_clock(words: Sequence[int]) -> tuple[float, float] | None:

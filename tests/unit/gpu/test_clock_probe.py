@@ -40,7 +40,6 @@ class FakeCuda:
         self.stream = self
         self.durations: list[int] = []
         self.log: list[str] = []
-        self.memory: dict[int, object] = {}
 
     def kernel(self, source, name):
         assert source == cuda_source("clock_probe.cu")
@@ -48,13 +47,9 @@ class FakeCuda:
         return name
 
     def checked(self, call, *arguments):
-        if call == "cuMemHostAlloc":
-            block = ctypes.create_string_buffer(arguments[0])
-            self.memory[ctypes.addressof(block)] = block
-            return ctypes.addressof(block)
-        assert call == "cuMemFreeHost"
-        del self.memory[arguments[0]]
-        return 0
+        assert call == "cuMemHostAlloc"
+        self.memory = ctypes.create_string_buffer(arguments[0])
+        return ctypes.addressof(self.memory)
 
     def launch(self, stream, config, kernel, mailbox, ns, patience):
         assert stream is self
@@ -85,7 +80,6 @@ def test_a_reading_waits_for_the_kernel_and_is_the_clock_in_mhz(probe_on):
     probe = probe_on(cuda)
     assert probe.read() == pytest.approx(1725.0)
     assert cuda.log == ["launched", "waited"] * 2, "the first loads the kernel"
-    assert probe.resolution == pytest.approx(40 / 86_250)
 
 
 def test_the_kernel_lasts_longer_where_polling_the_timer_is_slow(probe_on):
@@ -94,19 +88,8 @@ def test_the_kernel_lasts_longer_where_polling_the_timer_is_slow(probe_on):
     for _ in range(3):
         probe.read()
     assert cuda.durations == [50_000, 100_000, 200_000, 200_000]
-    assert probe.resolution < 0.002
 
 
 def test_a_timer_that_stands_still_gives_no_clock(probe_on):
     probe = probe_on(FakeCuda(mhz=0))
     assert probe.read() is None
-    assert probe.resolution == float("inf")
-
-
-def test_the_memory_is_given_back_once(probe_on):
-    cuda = FakeCuda()
-    probe = probe_on(cuda)
-    assert len(cuda.memory) == 1
-    probe.close()
-    probe.close()
-    assert not cuda.memory
