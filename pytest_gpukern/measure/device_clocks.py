@@ -9,7 +9,6 @@ repeat for it.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 import time
@@ -21,7 +20,7 @@ from pytest_gpukern.gpu.nvml import DeviceState, GpuProcess
 from pytest_gpukern.measure.observers import Instruments, Look, Observation, ObservedCall, Observer, Seen
 from pytest_gpukern.timers.timer import Batch, Timer
 from pytest_gpukern.values.note import About, Note
-from pytest_gpukern.values.result import Measurement
+from pytest_gpukern.values.result import Measurement, Value
 
 _LOOK_EVERY_S = 0.1
 
@@ -30,12 +29,11 @@ CLOCKS = "clocks"
 
 @dataclass(frozen=True)
 class DeviceClocks:
-    """Holds the clocks of a device during a measurement, and its state after it; None for what is not known.
+    """Holds the clocks of a device during a measurement; None for what is not known.
 
     Attributes:
         sm_mhz: clock of the multiprocessors: the median of those measured after batches, else NVML's.
         clock_events: what held the clocks down, by names of `nvml.CLOCK_EVENTS`.
-        memory_used_bytes: memory in use, by all processes.
     """
 
     sm_mhz: float | None = None
@@ -43,10 +41,6 @@ class DeviceClocks:
     sm_mhz_high: float | None = None
     memory_mhz: float | None = None
     clock_events: tuple[str, ...] = ()
-    temperature_c: float | None = None
-    memory_temperature_c: float | None = None
-    power_w: float | None = None
-    memory_used_bytes: float | None = None
 
     @classmethod
     def of(cls, measurement: Measurement) -> DeviceClocks:
@@ -112,18 +106,18 @@ class ClockObservation(Observation):
         last = self._states[-1]
         clocks = [clock for clock in self._clocks if clock is not None]
         sm_mhz = None if last.sm_clock_mhz is None else float(last.sm_clock_mhz)
-        clocks_seen = DeviceClocks(
-            round(statistics.median(clocks), 1) if clocks else sm_mhz,
-            round(min(clocks), 1) if clocks else None,
-            round(max(clocks), 1) if clocks else None,
-            last.memory_clock_mhz,
-            last.clock_events or (),
-            last.temperature_c,
-            last.memory_temperature_c,
-            last.power_w,
-            last.memory_used_bytes,
-        )
-        return Seen(dataclasses.asdict(clocks_seen), notes)
+        values: dict[str, Value] = {
+            "sm_mhz": round(statistics.median(clocks), 1) if clocks else sm_mhz,
+            "sm_mhz_low": round(min(clocks), 1) if clocks else None,
+            "sm_mhz_high": round(max(clocks), 1) if clocks else None,
+            "memory_mhz": last.memory_clock_mhz,
+            "clock_events": last.clock_events or (),
+            "temperature_c": last.temperature_c,
+            "memory_temperature_c": last.memory_temperature_c,
+            "power_w": last.power_w,
+            "memory_used_bytes": last.memory_used_bytes,
+        }
+        return Seen(values, notes)
 
 
 INVALIDATING = {

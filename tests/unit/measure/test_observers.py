@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import ClassVar
@@ -113,13 +112,8 @@ def test_a_value_that_the_row_does_not_declare_is_refused_with_the_names_that_it
         Seen({"doors": 1}).added_to(measurement, "draft")
 
 
-def test_the_device_has_the_figures_of_its_row():
-    """Whatever reads clocks reads them by this class, and whatever reports them by the row."""
-    assert [field.name for field in dataclasses.fields(DeviceClocks)] == [*OBSERVERS[CLOCKS].figures]
-
-
 def test_what_is_no_clock_in_a_run_of_somebody_is_unknown():
-    hostile = {"sm_mhz": "fast", "memory_mhz": 2**63, "clock_events": "sw_power_cap", "power_w": None}
+    hostile = {"sm_mhz": "fast", "memory_mhz": 2**63, "clock_events": "sw_power_cap"}
     clocks = DeviceClocks.of(measured(observations={CLOCKS: hostile}))
     assert clocks == DeviceClocks(memory_mhz=2**63)
 
