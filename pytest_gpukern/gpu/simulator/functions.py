@@ -107,7 +107,9 @@ def mend_namespace() -> None:
     # precision round twice, round the wrong way and mistreat NaN and −0.
     _refuse_functions(libdevice, "libdevice", "libdevice")
     _refuse_functions(original(kernelapi, "FakeCUDAFp16"), "half-precision intrinsics", "cuda.fp16")
-    _mend_grid_groups()
+    # The fake runs blocks one after the other, so none can wait for another.
+    groups = original(kernelapi, "FakeCUDACg")
+    replace(groups, "this_grid", refusal("cooperative groups (cuda.cg.this_grid)"))
     for name in _KERNEL_FACTS:
         add(simulated.FakeCUDAKernel, name, refusal(f"compiled code and its resources ({name})"))
     in_kernels = {name for name in dir(module_class((1, 1, 1), (1, 1, 1), 0)) if not name.startswith("_")}
@@ -127,23 +129,6 @@ def _refuse_functions(owner: Any, feature: str, module: str) -> None:
     for name, _ in inspect.getmembers(owner, inspect.isfunction):
         if not name.startswith("_"):
             replace(owner, name, staticmethod(refusal(f"{feature} ({module}.{name})")))
-
-
-def _mend_grid_groups() -> None:
-    """Refuses a cooperative grid of several blocks; the fake runs blocks one after the other."""
-    from numba.cuda.simulator import kernelapi
-
-    groups_class = original(kernelapi, "FakeCUDACg")
-    this_grid = original(groups_class, "this_grid")
-
-    def this_grid_if_exact(self: Any) -> Any:
-        grid = HERE.kernel.gridDim
-        blocks = grid.x * grid.y * grid.z
-        if blocks > 1:
-            raise SimulatorUnsupported(f"cooperative groups over {blocks} blocks (cuda.cg.this_grid)")
-        return this_grid(self)
-
-    replace(groups_class, "this_grid", this_grid_if_exact)
 
 
 def _refuse_bfloat16() -> None:

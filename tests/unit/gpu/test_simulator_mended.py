@@ -713,6 +713,7 @@ def check_what_cannot_be_simulated_is_refused_by_name_in_kernels():
         "counting and reversing bits (cuda.clz)": lambda: cuda.clz(np.uint64(1)),
         "counting and reversing bits (cuda.brev)": lambda: cuda.brev(np.int32(1)),
         "counting and reversing bits (cuda.ffs)": lambda: cuda.ffs(np.int32(0)),
+        "cooperative groups (cuda.cg.this_grid)": lambda: cuda.cg.this_grid(),
         "fused multiply-add (cuda.fma)": lambda: cuda.fma(1.0, 2.0, 3.0),
         "cube root (cuda.cbrt)": lambda: cuda.cbrt(-8.0),
         "half-precision intrinsics (cuda.fp16.hfma)": lambda: cuda.fp16.hfma(1, 1, 1),
@@ -754,23 +755,6 @@ def check_every_public_name_of_the_real_module_is_there_and_what_it_cannot_do_is
     assert one_thread(lambda: sum(cuda.literal_unroll((1, 2)))) == 3
     refused("cuda.HostOnlyCUDAMemoryManager", type("Manager", (cuda.HostOnlyCUDAMemoryManager,), {}))
     refused("cuda.from_cuda_array_interface", lambda: cuda.from_cuda_array_interface({}))
-
-
-def check_a_cooperative_grid_works_over_one_block_and_is_refused_over_two():
-    from numba.cuda import cg
-
-    @cuda.jit
-    def kernel(x):
-        grid = cg.this_grid()
-        x[cuda.threadIdx.x] = cuda.threadIdx.x
-        grid.sync()
-        if cuda.threadIdx.x == 0:
-            x[0] = x[3]
-
-    x = np.zeros(4)
-    kernel[1, 4](x)
-    assert x[0] == 3
-    refused("cooperative groups over 2 blocks (cuda.cg.this_grid)", lambda: kernel[2, 4](x))
 
 
 # --- the two processes ----------------------------------------------------------------------------
