@@ -379,7 +379,7 @@ A name comes last."""
 
 
 class _Layout(NamedTuple):
-    dtype: np.dtype[Any]
+    dtype: np.dtype[Any]  # as long as a record, with the fields that we read
     record: Any  # a class of named tuples
 
 
@@ -406,10 +406,13 @@ class RecordBuffers:
 
     def __init__(self, cupti: Any, completed: Callable[[Sequence[Any]], None]) -> None:
         self._cupti = cupti
-        self._layouts = _layouts(cupti)
         self._api_calls = (cupti.ActivityKind.DRIVER, cupti.ActivityKind.RUNTIME)
         self.reads_api_calls = False
-        self._register, self._next = _functions()
+        try:
+            self._layouts = _layouts(cupti)
+            self._register, self._next = _functions()
+        except (ImportError, AttributeError, KeyError, ValueError) as error:
+            raise TimerUnavailable(f"cupti-python does not export what we need: {error}") from error
         self._hand_over = completed
         self.error: Exception | None = None
         self._buffers: dict[int, Any] = {}
@@ -469,10 +472,9 @@ class RecordBuffers:
 def _copied(places: Sequence[int], layout: _Layout) -> list[Any]:
     import numpy as np
 
-    size, fields = layout.dtype.itemsize, layout.record._fields
-    data = b"".join([ctypes.string_at(place, size) for place in places])
-    rows = np.frombuffer(data, layout.dtype)[list(fields)].tolist()
-    if fields[-1] == "name":  # which is where the text lies
+    data = b"".join([ctypes.string_at(place, layout.dtype.itemsize) for place in places])
+    rows = np.frombuffer(data, layout.dtype).tolist()
+    if layout.record._fields[-1] == "name":  # which is where the text lies
         places_of_names = {row[-1] for row in rows}
         names = {at: ctypes.string_at(at).decode(errors="replace") if at else "" for at in places_of_names}
         rows = [(*row[:-1], names[row[-1]]) for row in rows]
@@ -483,36 +485,22 @@ def _layouts(cupti: Any) -> dict[int, _Layout]:
     """Returns kind → layout, in cupti-python's newest version, which cupti-python reads itself."""
     layouts = {}
     for kind, (name, fields) in _READ.items():
-        versions = {
-            int(match[1] or 0): attribute
-            for attribute in dir(cupti)
-            if (match := re.fullmatch(rf"activity_{name}(\d*)_dtype", attribute))
-        }
-        if not versions:
-            raise TimerUnavailable(f"cupti-python has no layout of {name} records")
-        dtype = getattr(cupti, versions[max(versions)])
-        missing = [field for field in fields if field not in (dtype.names or ())]
-        if missing:
-            raise TimerUnavailable(f"cupti-python's layout of {name} records has no field {missing[0]!r}")
+        attributes = map(re.compile(rf"activity_{name}(\d*)_dtype").fullmatch, dir(cupti))
+        newest = max((int(match[1] or 0) for match in attributes if match), default=0)
+        dtype = getattr(cupti, f"activity_{name}{newest or ''}_dtype")
         record = collections.namedtuple(f"_{name}", fields)  # type: ignore[misc]
-        layouts[int(getattr(cupti.ActivityKind, kind))] = _Layout(dtype, record)
+        layouts[int(getattr(cupti.ActivityKind, kind))] = _Layout(dtype[list(fields)], record)
     return layouts
 
 
 def _functions() -> tuple[Any, Any]:
     """Returns CUPTI's functions that register callbacks and step through records, from cupti-python."""
-    try:
-        from cupti import cycupti
+    from cupti import cycupti
 
-        exported = cycupti.__pyx_capi__
-    except (ImportError, AttributeError) as error:
-        raise TimerUnavailable(f"cupti-python does not export CUPTI's functions: {error}") from error
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    functions = []
-    for (name, signature), prototype in zip(_SIGNATURES.items(), (_Register, _Next), strict=True):
-        try:
-            functions.append(prototype(pointer(exported[name], signature)))
-        except (KeyError, ValueError) as error:
-            raise TimerUnavailable(f"cupti-python exports no {name} that we can call") from error
-    return functions[0], functions[1]
+    register, following = (
+        prototype(pointer(cycupti.__pyx_capi__[name], signature))
+        for (name, signature), prototype in zip(_SIGNATURES.items(), (_Register, _Next), strict=True)
+    )
+    return register, following
