@@ -107,12 +107,6 @@ def check_vectorize_results_are_cast_to_the_signatures_type():
     assert ordered(np.float32(1), np.ones(2, "f4") * 2).dtype == np.bool_
 
 
-def check_vectorize_computes_small_integers_in_64_bits():
-    mean = cuda.vectorize(["int32(int32, int32)"])(named(lambda a, b: (a + b) // 2))
-    high = np.array([2**31 - 1], "i4")
-    np.testing.assert_array_equal(mean(high, high), high)
-
-
 def check_vectorize_raises_no_floating_point_errors_or_warnings():
     divide = cuda.vectorize(["float32(float32, float32)", "int32(int32, int32)"])(named(lambda a, b: a / b))
     with warnings.catch_warnings():

@@ -7,7 +7,6 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from pytest_gpukern.gate.spread import assumed_spread
 from pytest_gpukern.measure import by_timer
 from pytest_gpukern.measure.by_timer import measured_by
 from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable, open_timer
@@ -283,16 +282,6 @@ def test_one_file_and_one_row_make_a_timer_that_is_opened_by_name_and_by_auto(co
     assert auto_timers()[:2] == ("counter", "cupti")
     named = SimpleNamespace(by=lambda timer: measurement(timer.name))
     assert timed_by("counter", call=named) == measurement("counter")
-
-
-def test_options_the_gate_and_reports_know_a_timer_by_its_row(counter):
-    from pytest_gpukern.values.marker import MarkerOptions
-    from pytest_gpukern.values.options import OPTIONS
-
-    assert assumed_spread("counter").s0 == 0.001
-    assert MarkerOptions.from_mark((), {"timer": "counter"}, "it").timer == "counter"
-    (option,) = (option for option in OPTIONS if option.name == "timer")
-    assert (*option.choices, "counter") == ("auto", *TIMERS)
 
 
 def test_a_timer_that_a_newer_release_recorded_is_taken_for_the_worst():

@@ -344,17 +344,6 @@ def test_without_a_measured_clock_nvmls_is_judged_where_it_is_asked(probe):
 # what does not count
 
 
-def test_what_came_and_went_since_the_last_look_is_found_by_nvmls_counters():
-    counters = dict(state().limited_ns)
-    later = state(200, limited_ns={**counters, "hw_thermal_slowdown": 40_000_000})
-    instruments = FakeInstruments(state(0), later)
-    watch = watching(instruments)
-    (quiet, in_doubt), (said, _) = batches(watch, instruments, 0.05, 0.15)
-    assert (quiet, in_doubt) == (None, False)
-    assert "hw_thermal_slowdown for 20 % of the batch" in said
-    assert watch.pauses == [0.05]
-
-
 def test_after_a_pause_the_device_is_looked_at_again_and_the_next_batch_compared_with_that():
     stranger = GpuProcess(4711, "train.py", 9000)
     came = state(100, foreign=(stranger,))

@@ -104,15 +104,6 @@ def test_a_test_without_a_context_has_no_figures(monkeypatch):
     assert watch.end_test(passed=True, let_go=lambda: None) is None
 
 
-def test_what_pytest_or_a_cycle_refers_to_is_no_leak(library):
-    watch = observer()
-    device_memory.gc.collect = lambda: library.alive.pop(2)
-    watch.begin_test()
-    library.alive.update({1: 8 * MIB, 2: 8 * MIB})
-    figures, text = finished(watch, let_go=lambda: library.alive.pop(1))
-    assert (figures, text) == ((0, 16 * MIB, 0, 0), None)
-
-
 def test_what_a_failure_refers_to_is_no_leak_of_this_test_or_the_next(library):
     watch = observer()
     watch.begin_test()

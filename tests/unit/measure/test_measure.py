@@ -724,24 +724,3 @@ def test_a_setup_makes_the_arguments_of_each_iteration_ahead_and_anew_for_anothe
     assert seen == [([], 1), ([], 2), ([], 4)]
     assert [fresh for fresh, _ in seen] == [made[0], made[1], made[3]]
     assert len({id(fresh) for fresh, _ in seen}) == 3
-
-
-def test_making_fresh_arguments_is_not_timed():
-    clock = FakeClock()
-    made = []
-
-    def setup():
-        clock.now += 100 * MS
-        made.append([len(made)])
-        return (made[-1],), {}
-
-    seen = []
-
-    def call(argument):
-        seen.append(argument)
-        clock.now += MS
-
-    rule, timer = StoppingRule(0, 5, 5), HostTimer(nothing, clock=clock)
-    found = sampled(timer, MS, Repeated(call, setup), cache="hot", rule=rule, clock=clock.seconds)
-    assert found.samples_ns == (MS,) * 5
-    assert len({id(argument) for argument in seen}) == len(seen) == 5
