@@ -99,11 +99,6 @@ def test_a_copy_is_named_by_its_direction_and_the_hosts_kind_of_memory(machine, 
     assert found.host_copy == (HostCopy(direction, memory) if comma else None)
 
 
-def test_a_memset_comes_with_its_size(machine):
-    (found,) = recorded(ActivityTrace(), machine.memset(size=1024))
-    assert (found.kind, found.name, found.size_bytes, found.call) == ("memset", "memset", 1024, OURS + 1)
-
-
 def test_activities_come_in_the_order_of_their_start(machine):
     other = machine.other_stream()
     machine.stream.free_at = machine.now + 10**6
