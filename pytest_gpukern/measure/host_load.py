@@ -67,7 +67,6 @@ class HostLoadObservation(Observation):
 
     earlier: CpuTimes
     began: CpuTimes
-    waits = True
 
     def finish(self, measurement: Measurement) -> Seen:  # noqa: ARG002
         """Returns the share of others; waits for the rest of 0.3 s if only that tells it."""

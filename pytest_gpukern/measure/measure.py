@@ -405,10 +405,9 @@ class Sampler:
         measured = self._measurement(
             dataclasses.replace(summary, notes=tuple(sampling.notes)), sampling.invalid or suspicion
         )
-        waiting_last = sorted(self.observing.items(), key=lambda pair: pair[1].waits)
-        seen = {name: observation.finish(measured) for name, observation in waiting_last}
-        for name in self.observing:  # reports keep this order
-            measured = seen[name].added_to(measured, name)
+        seen = {name: observation.finish(measured) for name, observation in self.observing.items()}
+        for name, figures in seen.items():
+            measured = figures.added_to(measured, name)
         return with_notes(measured, *summary.notes)
 
     def _collected(self, iterations: Sequence[Iteration]) -> Batch:

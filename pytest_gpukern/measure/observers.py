@@ -109,7 +109,10 @@ OBSERVERS = {
         told=False,
     ),
 }
-"""Name → row. The first is nearest to the timed work: the last to look before it, the first to look after."""
+"""Name → row. The first is nearest to the timed work: the last to look before it, the first to look after.
+
+`load` is the last that looks at measurements: it may wait, and others would see a machine that rests.
+"""
 
 _FRESH_S = 0.02
 
@@ -186,13 +189,7 @@ class Look:
 
 
 class Observation:
-    """Looks at one measurement by one timer. By default it does nothing.
-
-    Attributes:
-        waits: whether `finish` may wait. Then it comes last, since others would see a machine that rests.
-    """
-
-    waits = False
+    """Looks at one measurement by one timer. By default it does nothing."""
 
     def before(self) -> None:
         """Is called before a batch; the device is idle."""

@@ -12,7 +12,7 @@ from pytest_gpukern.baseline.record import trimmed_time
 from pytest_gpukern.measure import host_load
 from pytest_gpukern.measure.host_load import CpuTimes, others_share, share_of_others
 from pytest_gpukern.measure.measure import Repeated, Sampler, rule_for
-from pytest_gpukern.measure.observers import OBSERVERS, Observation, ObservedCall, Observers, Seen
+from pytest_gpukern.measure.observers import OBSERVERS, ObservedCall, Observers
 
 READ = host_load.read
 
@@ -98,8 +98,8 @@ def observing(observers, timer="host"):
     return observers.observe(ObservedCall("end_to_end", on_gpu=False), FakeTimer(timer))
 
 
-def timed(observers, timer="host", **behind):
-    looking = observing(observers, timer) | behind
+def timed(observers, timer="host"):
+    looking = observing(observers, timer)
     call, timer = Repeated(lambda: None), FakeTimer(timer)
     measured = Sampler(call, timer, "end_to_end", "hot", 1e3, rule_for(1e3), looking).measure()
     assert others_share(trimmed_time(measured)) == others_share(measured)
@@ -129,15 +129,8 @@ def test_what_is_looked_at_before_is_as_long_as_it_must_be(others):
     assert (timed(observers), others.waits) == (0.0, 1), "and all of that was then left behind"
 
 
-def test_an_observer_behind_it_sees_the_machine_before_it_waits(others):
-    class Behind(Observation):
-        def finish(self, measurement):
-            self.waits_before = others.waits
-            return Seen()
-
-    behind = Behind()
-    timed(Observers(None, {"load": OBSERVERS["load"]}), behind=behind)
-    assert (behind.waits_before, others.waits) == (0, 1)
+def test_it_waits_when_all_that_look_at_measurements_have_looked():
+    assert [*OBSERVERS][-2:] == ["load", "card"], "card looks at tests"
 
 
 @pytest.mark.parametrize(("timer", "uses"), [("event", 0.4), ("host", None)])
