@@ -265,6 +265,25 @@ def test_the_environment_names_the_folder_and_a_lock_given_back_names_nobody(tmp
     assert lock.holder() == ("", "")
 
 
+def test_many_processes_that_want_the_lock_get_it_one_after_the_other(tmp_path):
+    log = tmp_path / "log"
+    script = f"""
+import sys, time; from pathlib import Path; from pytest_gpukern.gpu.lock import DeviceLock
+lock = DeviceLock(sys.argv[1])
+for _ in range(3):
+    lock.acquire(timeout_s=20, poll_s=0.01)
+    with open({str(log)!r}, "a") as out: out.write("in\\n")
+    time.sleep(0.02)
+    with open({str(log)!r}, "a") as out: out.write("out\\n")
+    lock.release()
+"""
+    processes = [start(script) for _ in range(4)]
+    assert [process.wait(timeout=20) for process in processes] == [0] * 4
+    for process in processes:
+        process.communicate()
+    assert log.read_text().split() == ["in", "out"] * 12
+
+
 def test_who_times_on_the_host_waits_for_those_who_work_and_nobody_begins_meanwhile(tmp_path):
     first, second, third = (HostTurns(tmp_path) for _ in range(3))
     log = []

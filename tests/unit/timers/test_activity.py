@@ -223,6 +223,13 @@ def test_nothing_is_recorded_unless_a_recording_is_open(cupti, machine, concurre
     assert trace.close() == []
 
 
+def test_a_trace_is_used_again_in_another_way_and_keeps_nothing(machine):
+    trace = ActivityTrace()
+    for name, concurrently in (("first", True), ("second", False), ("third", True)):
+        (found,) = recorded(trace, machine.kernel(name), concurrently=concurrently)
+        assert (found.name, found.call) == (name, OURS + 1)
+
+
 def test_a_recording_that_is_closed_within_a_call_leaves_no_id_behind(cupti, machine):
     trace = ActivityTrace()
     trace.open(concurrently=True)
@@ -404,6 +411,18 @@ def test_work_of_other_threads_is_in_it_without_following_them(machine):
     backward = in_a_thread(machine.kernel("backward", api=ActivityKind.RUNTIME))
     found = in_full(ActivityTrace(), lambda: (backward(), machine.kernel("own")()))
     assert [each.name for each in found] == ["backward", "own"]
+
+
+def test_an_execution_that_fails_leaves_nothing_to_the_next_recording(cupti, machine):
+    def fails():
+        machine.kernel("failing")()
+        raise KeyError("of the call")
+
+    trace = ActivityTrace()
+    with pytest.raises(KeyError):
+        in_full(trace, fails)
+    assert unused(cupti)
+    assert [found.name for found in recorded(trace, machine.kernel("next"))] == ["next"]
 
 
 # buffers, and layouts of records
