@@ -227,7 +227,7 @@ class Prepared(Launch):
             if diagnosis is not None:
                 raise IncorrectError(diagnosis)
             spans[name] = form.span
-        self.results = self.renewed = spans
+        self.results = spans
         self.inputs = workspace.input_spans()
 
     def compared(self) -> Iterator[Diagnosis]:

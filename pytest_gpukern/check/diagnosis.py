@@ -124,8 +124,7 @@ class Launch(ABC):
         damage: returns what was written into guard zones; the device must be idle.
         determinism: what is declared for its outputs, or None.
         returns_apart: whether the arrays that it returns must not overlap each other.
-        sharing_remedy: what to do about a result that shares memory with an input.
-        renewing_remedy: what to do about one that shares memory with an earlier result.
+        sharing_remedy: what to do about a result that shares memory with an input or an earlier result.
         modified_remedy: what to do about an input that is written, if it is written on purpose.
         why_undone: says why a returned value stands for work that the launch has not done, or None.
         errors: worst error of each output so far.
@@ -135,14 +134,13 @@ class Launch(ABC):
         last_call_ns: wall time of the last one; 0 before any.
         inputs: the arrays that it must not write, by name.
         results: the arrays that its last launch returned as outputs, by name.
-        renewed: those of them that must not lie in what is held.
         held: what earlier launches returned and somebody still holds, by words.
     """
 
     by = "the launch"
     place = ""
     returns_apart = True
-    sharing_remedy = renewing_remedy = "each launch must return new memory"
+    sharing_remedy = "each launch must return new memory"
     modified_remedy = ""
     why_undone: Callable[[Any], str | None] = staticmethod(why_lazy)
 
@@ -157,7 +155,6 @@ class Launch(ABC):
         self.last_call_ns = 0.0
         self.inputs: Mapping[str, Memory] = {}
         self.results: Mapping[str, Memory] = {}
-        self.renewed: Mapping[str, Memory] = {}
         self.held: Mapping[str, Memory] = {}
 
     @property

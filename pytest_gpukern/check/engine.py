@@ -88,7 +88,7 @@ def returns_the_same_memory(launch: Launch, _: Made) -> Diagnosis | None:
     It comes behind the values, since shared memory more often explains a stale result than the other way
     round.
     """
-    return diagnose_aliasing(launch.renewed, {}, launch.held, launch.renewing_remedy, apart=False)
+    return diagnose_aliasing(launch.results, {}, launch.held, launch.sharing_remedy, apart=False)
 
 
 def differs(launch: Launch, _: Made) -> Diagnosis | None:
