@@ -8,15 +8,15 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpukern import Output, Tolerance
+from pytest_gpukern import Tolerance
 from pytest_gpukern.arrays import compare as comparison
 from pytest_gpukern.arrays.compare import POISON, POISONS, compare, disturbed, draw_poisons
 from pytest_gpukern.arrays.memory import INPUT_GUARD, OUTPUT_GUARD
 from pytest_gpukern.backends.host import poison
-from pytest_gpukern.check.diagnosis import Fault, diagnose_form, diagnose_values
+from pytest_gpukern.check.diagnosis import Fault, diagnose_values
 
 EXACT = Tolerance()
 CHUNK = 1 << 20
@@ -126,7 +126,15 @@ def float_pairs(draw):
     return actual, expected
 
 
+SUBNORMAL = np.finfo("float32").smallest_subnormal
+TINY = np.finfo("float32").tiny
+
+
 @given(float_pairs(), tolerances, st.sampled_from([4, CHUNK]))
+@example((np.array([0, 3e38, np.nan, -np.inf]), np.full(4, np.inf)), Tolerance(0.9, 1e300), CHUNK)
+@example((np.array([0, 1], "float32"), np.array([2.0**200, 1 + 2.0**-24])), EXACT, CHUNK)
+@example((np.array([3, 4], "float32") * SUBNORMAL, np.array([0, 1], "float32") * SUBNORMAL), EXACT, CHUNK)
+@example((np.array([TINY + 3 * SUBNORMAL]), np.array([TINY])), EXACT, CHUNK)
 @settings(max_examples=150)
 def test_floats_agree_with_the_oracle_in_pieces_and_in_one(pair, tolerance, chunk):
     with mock.patch.object(comparison, "_CHUNK", chunk):
@@ -229,12 +237,6 @@ def test_a_real_output_does_not_meet_a_complex_reference(dtype):
 # what passes
 
 
-@pytest.mark.parametrize("actual", [0.0, 1.0, -math.inf, math.nan, 3e38])
-def test_an_infinite_reference_is_met_by_nothing_finite_however_large_the_tolerance(actual):
-    found = compare(np.array([actual]), np.array([math.inf]), Tolerance(0.9, 1e300))
-    assert found.mismatches == 1
-
-
 def test_an_infinite_output_does_not_meet_a_finite_reference():
     found = compare(np.array([math.inf, 1.0]), np.array([1.0, 1.0]), Tolerance(0.9, 1e300))
     assert found.mismatches == 1
@@ -272,27 +274,6 @@ def test_differences_of_64_bit_integers_beside_floats_are_exact_both_ways(intege
 # ULP
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_all_denormals_share_one_ulp_which_is_that_of_zero_and_of_the_smallest_normal(dtype):
-    info = np.finfo(dtype)
-    step = info.smallest_subnormal
-    for base in (np.dtype(dtype).type(0), step, info.tiny - step, info.tiny):
-        found = compare(np.array([base + 3 * step]), np.array([base]), EXACT)
-        assert found.ulp.value == 3.0
-
-
-def test_ulps_are_those_of_the_output_and_not_of_a_wider_reference():
-    found = compare(np.array([1.0], "float32"), np.array([1.0 + 2.0**-24]), EXACT)
-    assert found.mismatches == 0, "the reference rounds to the output"
-    assert found.ulp.value == 0.5
-
-
-def test_ulps_of_a_reference_beyond_the_dtype_are_those_of_its_largest_number():
-    with np.errstate(over="ignore"):
-        found = compare(np.array([0.0], "float32"), np.array([2.0**200]), EXACT)
-    assert found.ulp.value == 2.0 ** (200 - 127 + 23)
-
-
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e5m2"])
 def test_floats_that_numpy_lacks_are_compared_in_their_own_ulps_and_may_be_unwritten(name):
     dtype = np.dtype(getattr(pytest.importorskip("ml_dtypes"), name))
@@ -312,12 +293,6 @@ def test_integers_have_no_ulps_whether_equal_or_not():
 
 
 # pieces
-
-
-def test_the_first_mismatch_is_the_first_of_all_pieces(monkeypatch):
-    monkeypatch.setattr(comparison, "_CHUNK", 4)
-    found = compare(np.arange(64) >= 4, np.zeros(64, bool), EXACT)
-    assert (found.mismatches, found.first_mismatch.index) == (60, 4)
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0), ()])
@@ -400,17 +375,3 @@ def test_a_gap_beside_wrong_values_is_named_first_and_both_are_described():
     assert "2 of 3 elements" in found.message
     assert "1 still hold poison" in found.message
     assert "worst absolute error 6 at [1]: expected 1.0, actual 7.0" in found.message
-
-
-@pytest.mark.parametrize(
-    ("shape", "dtype", "fault", "message"),
-    [
-        ((3, 2), "float32", Fault.WRONG_SHAPE, "out: wrong shape: expected (2, 3), actual (3, 2)"),
-        ((6,), "float64", Fault.WRONG_SHAPE, "out: wrong shape: expected (2, 3), actual (6,)"),
-        ((2, 3), "float64", Fault.WRONG_DTYPE, "out: wrong dtype: expected float32, actual float64"),
-        ((2, 3), ">f4", Fault.WRONG_DTYPE, "out: wrong dtype: expected float32, actual >f4"),
-    ],
-)
-def test_a_wrong_form_is_described_before_any_value(shape, dtype, fault, message):
-    found = diagnose_form("out", shape, dtype, Output((2, 3), "float32"))
-    assert (found.fault, found.message) == (fault, message)

@@ -575,6 +575,8 @@ class Lazy(np.ndarray):
         (lambda a: (2 * a)[:-1], Fault.WRONG_SHAPE, "expected (8,), actual (7,)"),
         (lambda a: (2 * a).reshape(2, 4), Fault.WRONG_SHAPE, "expected (8,), actual (2, 4)"),
         (lambda a: 2.0 * a.astype("float64"), Fault.WRONG_DTYPE, "expected float32, actual float64"),
+        (lambda a: 2.0 * a[1:].astype("float64"), Fault.WRONG_SHAPE, "expected (8,), actual (7,)"),
+        (lambda a: (2 * a).astype(">f4"), Fault.WRONG_DTYPE, "expected float32, actual >f4"),
         (lambda a: 3 * a, Fault.WRONG_VALUES, "8 of 8 elements"),
     ],
 )
