@@ -51,12 +51,6 @@ def test_an_argument_that_is_not_there_is_refused_with_those_that_are(output):
     assert "it has 4 positional (0 to 3), and the names a, x, y, out, out, stream: give" in str(error.value)
 
 
-@pytest.mark.parametrize(("count", "positions"), [(1, " (0)"), (2, " (0 to 1)")])
-def test_positions_that_are_there_are_told(count, positions):
-    with pytest.raises(ValueError, match=re.escape(f"it has {count} positional{positions}: give a position")):
-        places((7,), *range(count), function=print)
-
-
 @pytest.mark.parametrize(
     ("function", "args", "output", "remedy"),
     [

@@ -160,10 +160,6 @@ def returns_no_launch(a, out):
     np.multiply(a, 2, out=out)
 
 
-def wants_more(a, out, scratch):
-    raise AssertionError("must not be called")
-
-
 def beside(array, before=0, behind=0):
     """The array with so many elements of its surroundings, as an index without bounds checks reaches them."""
     start = array.ctypes.data - before * array.itemsize
@@ -234,12 +230,6 @@ def test_what_writes_beside_an_array_is_out_of_bounds_though_its_values_are_righ
     diagnosis = rejected(strays).diagnosis
     assert diagnosis.fault is Fault.OUT_OF_BOUNDS
     assert diagnosis.message.startswith(f"{name}: out of bounds\n  {place.format(name=name)} away: ")
-
-
-def test_a_variant_that_takes_what_there_is_not_is_declared_wrongly_and_not_incorrect():
-    message = r"wants_more takes 'scratch', which is not available; it may take a, n, out, stream$"
-    with pytest.raises(ProblemError, match=message):
-        rejected(wants_more)
 
 
 def test_an_answer_computed_while_preparing_is_rejected_also_where_a_scalar_has_it_prepared_anew():
@@ -498,19 +488,6 @@ def test_an_output_that_is_updated_held_no_poison():
     message = rejected(lambda a: lambda: a.fill(np.nan), problem).diagnosis.message
     assert "are NaN where the reference is not" in message
     assert "before the launch" not in message
-
-
-MADE_UP = """
-def prepare(a):
-    raise RuntimeError("no such kernel")
-"""
-
-
-def test_the_line_of_a_variant_is_told_also_where_its_code_is_in_no_file():
-    space = {}
-    exec(compile(MADE_UP, "<a cell>", "exec"), space)  # as a notebook does
-    message = rejected(space["prepare"]).diagnosis.message
-    assert "preparing host.prepare, <a cell>:3 in prepare: RuntimeError: no such" in message
 
 
 def test_the_innermost_line_of_the_variants_file_is_told_though_it_fails_elsewhere():

@@ -60,30 +60,6 @@ def verified(checks, actual, expected, tolerance=Tolerance()):  # noqa: B008 - f
     return checks.seen.diagnose_others(name, expected, tolerance)
 
 
-@pytest.mark.parametrize("outputs", [(1,), (-1,), ("out",)])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "float16"])
-def test_a_call_that_writes_all_of_its_output_passes_and_leaves_the_answer_there(outputs, dtype):
-    x, out = X.astype(dtype), np.empty(X.shape, dtype)
-    checks, _ = checked(double, x, out, outputs=outputs)
-    assert np.array_equal(out, 2 * x)
-    assert checks.seen.determinism(checks.seen.name_of(out, out)) is Determinism.BITWISE
-    assert verified(checks, out, 2 * x) is None
-    assert checks.seen.unsettled() is None
-
-
-def test_elements_that_are_not_written_are_counted_with_the_first_place():
-    out = 2 * X.reshape(3, 3)  # the right answer lies there, as an allocator may hand it out
-
-    def leaves_some(x, out):
-        out.reshape(-1)[:7] = 2 * x[:7]
-
-    diagnosis = rejected(leaves_some, X, out, outputs=(1,))
-    assert diagnosis.fault is Fault.NOT_WRITTEN
-    assert diagnosis.message.startswith(
-        "out: 2 of 9 elements still hold poison, the first at [2, 1], in call 2: never written, "
-    )
-
-
 def test_a_call_that_stops_writing_is_found_by_the_next_one():
     calls = itertools.count()
 
@@ -150,18 +126,10 @@ def test_what_is_right_only_over_some_contents_is_found(does_the_work):
 def test_what_is_right_over_any_contents_passes(right, dtype):
     x, out = np.arange(1, 10).astype(dtype), np.empty(9, dtype)
     checks, _ = checked(right, x, out, calls=6, outputs=("out",))
+    assert np.array_equal(out, x)
+    assert checks.seen.determinism("out") is Determinism.BITWISE
     assert checks.seen.unsettled() is None
     assert verified(checks, out, x) is None
-
-
-def test_an_input_that_is_written_is_named():
-    def tramples(x, y, out):
-        out[...] = x + y
-        y[3] = 0
-
-    diagnosis = rejected(tramples, X, X.copy(), np.empty(9), outputs=(2,))
-    assert diagnosis.fault is Fault.INPUT_MODIFIED
-    assert "the call changed y; declare arrays that it writes with outputs=" in diagnosis.message
 
 
 class Holder:
@@ -198,6 +166,7 @@ def names_its_own(out):
 @pytest.mark.parametrize(
     "reaching",
     {
+        "argument": lambda x: (change, x),
         "closure": lambda x: (lambda out: change(x, out),),
         "closure in a closure": lambda x: (lambda out, inner=lambda: x: change(inner(), out),),
         "default": lambda x: (lambda out, x=x: change(x, out),),
@@ -244,12 +213,6 @@ def test_outputs_that_overlap_inputs_or_each_other_are_refused_and_not_even_pois
     two = rejected(lambda a, b: None, both[:5], both[4:], outputs=(0, 1))
     assert "b: aliased: it shares memory with the output a" in two.message
     assert np.array_equal(both, np.arange(10.0))
-
-
-def test_columns_of_one_matrix_do_not_overlap():
-    matrix = np.arange(18.0).reshape(9, 2)
-    checked(double, matrix[:, 0], matrix[:, 1], outputs=("out",))
-    assert np.array_equal(matrix[:, 1], 2 * matrix[:, 0])
 
 
 def noisy(scale):

@@ -109,12 +109,6 @@ def test_under_a_tool_no_launch_is_made_twice_for_its_poison(monkeypatch):
     assert launched == [8, 8, 8, 9, 9]
 
 
-def test_a_failure_names_the_size_first():
-    result = checked(with_sizes(1, 9, 17), forgets_the_last(9))
-    assert result.correctness is Correctness.INCORRECT
-    assert result.diagnosis.startswith("n=9: out: 1 of 9 elements")
-
-
 def test_a_broken_variant_is_rejected_for_what_it_does_at_a_size():
     problem = with_sizes(9)
     problem.wrong("host", expected_fault="not written")(forgets_the_last(9))
@@ -177,17 +171,6 @@ def test_other_axes_keep_their_first_smoke_value():
         axes={"n": Axis((8, 9), (8,)), "m": Axis((3, 4), (5,))}, check_points=[{"n": 1}, {"m": 7, "n": 2}]
     )
     assert problem.boundary_points({}) == [("n=1", {"n": 1, "m": 3}), ("m=7 n=2", {"n": 2, "m": 7})]
-
-
-@pytest.mark.parametrize("entry", [257, {}, {"size": 1}])
-def test_a_point_that_is_none_is_refused_with_the_axes(entry):
-    with pytest.raises(ProblemError, match=r"write a dict of axis and value.*\['n'\]"):
-        doubling(check_points=[entry]).boundary_points({})
-
-
-def test_a_limit_of_the_simulator_on_an_unknown_axis_is_refused():
-    with pytest.raises(ProblemError, match="simulator_limits names 'm'"):
-        doubling(simulator_limits={"m": 3})
 
 
 def test_what_is_too_large_for_the_simulator_is_left_out_there_and_said(gpu):
@@ -403,12 +386,6 @@ def test_with_one_input_array_there_is_nothing_to_keep():
     assert checked(doubling(), right).corners == ()
     scaled = doubling(make_inputs=lambda rng, n: {"a": rng.random(n).astype("float32"), "k": 3})
     assert checked(scaled, right).corners == ()
-
-
-@pytest.mark.parametrize("declared", [{"special_values": SPECIAL}, {"exact_inputs": integers}])
-def test_contents_without_a_reference_are_refused(declared):
-    with pytest.raises(ProblemError, match="need a reference to compare with"):
-        doubling(reference=None, check=lambda runs: None, **declared)
 
 
 # a broken variant that is wrong at one point only

@@ -13,7 +13,7 @@ from pytest_gpukern import ProblemError, Tolerance
 from pytest_gpukern.check import check_variant as check_module
 from pytest_gpukern.check import engine
 from pytest_gpukern.report.details import checks
-from pytest_gpukern.values.determinism import Determinism, of_launches, of_sessions
+from pytest_gpukern.values.determinism import of_launches, of_sessions
 from pytest_gpukern.values.result import Correctness, OutputError
 from pytest_gpukern.values.settings import Settings
 
@@ -272,7 +272,3 @@ def test_what_was_checked_is_a_line_a_case_that_has_something_to_tell():
         "",
     ]
     assert checks([made_up_result(errors={"y": error(None)})], width=80) == []
-
-
-def test_the_kinds_are_called_as_in_every_file_that_was_written():
-    assert [*Determinism] == ["bitwise", "run-to-run", "tolerant"]

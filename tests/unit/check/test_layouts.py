@@ -103,13 +103,6 @@ def test_a_layout_is_checked_once_a_variant_and_left_out_where_it_cannot_run():
     )
 
 
-def test_an_unknown_layout_is_refused_and_so_is_one_that_the_problem_does_not_declare():
-    with pytest.raises(ProblemError, match="layout 'transposed' is none of misaligned, strided"):
-        doubling(layouts={"transposed": ("a",)})
-    with pytest.raises(ProblemError, match="layout 'strided' is none of "):
-        doubling().variant("host", layouts=("strided",))(right)
-
-
 def test_an_array_that_is_none_is_refused():
     with pytest.raises(ProblemError, match="layouts names 'b', which is not an array:"):
         checked(right, problem=doubling(layouts={"misaligned": ("a", "b"), "strided": ("a",)}))

@@ -65,28 +65,9 @@ def residual(dtype):
     return lambda kind: np.ones(64, kind) - (matrix.astype(kind) @ solution.astype(kind))
 
 
-def curvature(kind):
-    wave = np.sin(np.linspace(0, 6, 4096)).astype("float32").astype(kind)
-    return wave[:-2] - 2 * wave[1:-1] + wave[2:]
-
-
-def deviation_from_orthogonal(kind):
-    factor, _ = np.linalg.qr(np.random.default_rng(2).standard_normal((128, 128)))
-    factor = factor.astype("float32").astype(kind)
-    return factor.T @ factor - np.eye(128, dtype=kind)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "dtype"),
-    [
-        (residual("float32"), "float32"),
-        (residual("float64"), "float64"),
-        (curvature, "float32"),
-        (deviation_from_orthogonal, "float32"),
-    ],
-    ids=["residual", "residual in float64", "curvature", "orthogonal"],
-)
-def test_what_is_left_of_terms_that_cancel_is_right_though_small(kernel, dtype):
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_is_left_of_terms_that_cancel_is_right_though_small(dtype):
+    kernel = residual(dtype)
     expected = kernel(np.longdouble if dtype == "float64" else np.float64)
     assert 0 < np.abs(expected).max() < 1e-5
     assert verified(kernel(dtype), expected).diagnosis is None
@@ -142,14 +123,6 @@ def test_the_reference_rounded_to_the_dtype_of_the_output_is_right_whatever_the_
         assert (
             "wrong values" in verified(np.nextafter(nearest, 1), expected, **{bound: 1e-9}).diagnosis.message
         )
-
-
-@pytest.mark.parametrize("bound", [True, False, np.True_, np.False_, ""])
-@pytest.mark.parametrize("name", ["rtol", "atol"])
-def test_a_bound_that_is_no_number_is_refused_though_it_may_count_as_one(name, bound):
-    with pytest.raises(ValueError, match=f"{name}={bound!r}: must be a finite number"):
-        verified(np.ones(3), np.zeros(3), **{name: bound})
-    assert verified(np.ones(3), np.ones(3), **{name: 0}).diagnosis is None
 
 
 def test_bounds_of_integers_and_of_references_of_order_one_are_those_of_the_dtype():

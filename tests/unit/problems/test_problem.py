@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import subprocess
@@ -172,6 +173,7 @@ def test_the_same_file_imported_twice_is_no_second_variant():
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
+        ({"layouts": ("strided",)}, "layout 'strided' is none of the problem's, which declares none"),
         ({"scopes": ("kernal",)}, "'host.swept': scope 'kernal' is none of kernel, transfer"),
         ({"limits": {"n": 1}}, "'swept': limits=.* nor a parameter with values to try"),
         ({"block": 128}, r"'swept': block=128 .* values to try, such as block=\(1, 2\)"),
@@ -200,6 +202,9 @@ def test_a_parameter_that_hides_an_axis_the_stream_or_the_dtype_is_refused(name)
         problem.variant("host", **{name: (1, 2)})(lambda a, out, n, stream, dtype: prepare(a, out))
 
 
+NO_REFERENCE = {"reference": None, "check": lambda runs: None}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -212,6 +217,12 @@ def test_a_parameter_that_hides_an_axis_the_stream_or_the_dtype_is_refused(name)
         ({"check": lambda runs, more: None}, "check must take one argument, .*: missing a required"),
         ({"axes": {"dtype": Axis((1,), (1,))}, "dtypes": ("int8",)}, "an axis named dtype; drop one of them"),
         ({"check_points": [{"m": 3}]}, r"check_points has \{'m': 3\}; .* the axes are \['n'\]"),
+        ({"check_points": [257]}, r"check_points has 257; write a dict of axis and value, such as"),
+        ({"check_points": [{}]}, r"check_points has \{\}; write a dict of axis and value"),
+        ({"simulator_limits": {"m": 3}}, "simulator_limits names 'm'"),
+        ({"layouts": {"transposed": ("a",)}}, "layout 'transposed' is none of misaligned, strided"),
+        ({**NO_REFERENCE, "special_values": {"a": (0.0,)}}, "need a reference to compare with"),
+        ({**NO_REFERENCE, "exact_inputs": dict}, "need a reference to compare with"),
     ],
 )
 def test_a_declaration_that_contradicts_itself_is_refused_with_file_and_line(changes, message):
@@ -393,9 +404,9 @@ def test_something_that_is_no_tolerance_is_not_taken_for_the_default(given_as, m
         doubling(tolerance=given_as).tolerances({"out": SPEC}, {"n": 3})
 
 
-@pytest.mark.parametrize("value", [-1e-9, float("nan"), float("inf"), -float("inf"), True, False])
+@pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf, -math.inf, True, np.False_, ""])
 @pytest.mark.parametrize("name", ["rtol", "atol"])
-def test_a_bound_that_is_negative_or_not_finite_is_refused(name, value):
+def test_a_bound_that_is_negative_not_finite_or_no_number_is_refused(name, value):
     with pytest.raises(ValueError, match=f"{name}={value!r}: must be a finite number ≥ 0"):
         Tolerance(**{name: value})
 
