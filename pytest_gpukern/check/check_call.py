@@ -887,17 +887,26 @@ class GuardedArrays:
     backend: Callable[[str], Backend]
     held: list[tuple[Backend, Workspace]] = field(default_factory=list)
 
-    def copy(self, array: Any, name: str | None) -> Any:
-        """Returns a copy of an array in guarded memory, of the same library, shape and dtype, in C order.
+    def make(self, array: Any, name: str | None, *, copied: bool) -> Any:
+        """Returns an array in guarded memory, of the same library, shape and dtype, in C order.
+
+        It is `copied`, or poisoned for a call to write.
 
         Raises:
             TypeError: it is not an array that can be guarded; the message says which can.
         """
-        return self._made(array, name, copied=True)
+        library, memory = _known(array)
+        backend, name = self.backend(library), name or f"guarded array {len(self.held) + 1}"
+        if copied:
+            workspace = backend.workspace({name: memory.fetch()}, {})
+        else:
+            workspace = backend.workspace({}, {name: Output(memory.shape, memory.dtype)})
+        self.held.append((backend, workspace))
+        if copied and backend.on_gpu:
+            from pytest_gpukern.gpu.runtime import runtime
 
-    def like(self, array: Any, name: str | None) -> Any:
-        """Returns a poisoned array like another, in guarded memory, for a call to write; raises as `copy`."""
-        return self._made(array, name, copied=False)
+            runtime().forget_dead_copies()  # the contents came through one
+        return workspace.arrays[name]
 
     def damage(self) -> list[Damage]:
         """Returns what was written into guard zones; waits for the device."""
@@ -913,20 +922,6 @@ class GuardedArrays:
         for _, workspace in held:
             with suppress(CudaError):
                 workspace.close()
-
-    def _made(self, array: Any, name: str | None, *, copied: bool) -> Any:
-        library, memory = _known(array)
-        backend, name = self.backend(library), name or f"guarded array {len(self.held) + 1}"
-        if copied:
-            workspace = backend.workspace({name: memory.fetch()}, {})
-        else:
-            workspace = backend.workspace({}, {name: Output(memory.shape, memory.dtype)})
-        self.held.append((backend, workspace))
-        if copied and backend.on_gpu:
-            from pytest_gpukern.gpu.runtime import runtime
-
-            runtime().forget_dead_copies()  # the contents came through one
-        return workspace.arrays[name]
 
 
 def _known(array: Any) -> tuple[str, UsersArray]:

@@ -425,7 +425,7 @@ class GpuBenchmark:
             TypeError: it is no such array.
         """
         with self._test.environment.gpu.exclusive():
-            return self._test.guarded.copy(array, name)
+            return self._test.guarded.make(array, name, copied=True)
 
     def guarded_like(self, array: Any, name: str | None = None) -> Any:
         """Returns a guarded array like another, for a call to write.
@@ -441,7 +441,7 @@ class GpuBenchmark:
             TypeError: as for `guarded`.
         """
         with self._test.environment.gpu.exclusive():
-            return self._test.guarded.like(array, name)
+            return self._test.guarded.make(array, name, copied=False)
 
     def run(self, case: Case) -> None:
         """Checks a case, measures it if measuring is on, checks it again, and fails the test if it is wrong.

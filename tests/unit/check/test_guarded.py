@@ -35,7 +35,7 @@ def around(array):
 @pytest.mark.parametrize("shape", [(7,), (3, 5), (0,), (2, 3, 4)])
 def test_a_copy_has_the_contents_in_c_order_and_memory_of_its_own(guarded, shape, dtype):
     array = np.asfortranarray(np.arange(np.prod(shape)).reshape(shape).astype(dtype))
-    copy = guarded.copy(array, None)
+    copy = guarded.make(array, None, copied=True)
     assert type(copy) is np.ndarray
     assert copy.dtype == array.dtype
     assert copy.flags.c_contiguous
@@ -46,7 +46,7 @@ def test_a_copy_has_the_contents_in_c_order_and_memory_of_its_own(guarded, shape
 
 def test_one_that_is_written_holds_poison_and_other_zones(guarded):
     array = np.ones(5, "float32")
-    written, copy = guarded.like(array, None), guarded.copy(array, None)
+    written, copy = (guarded.make(array, None, copied=copied) for copied in (False, True))
     assert np.isnan(written).all()
     zones = [around(each).view("u4")[[0, -1]] for each in (written, copy)]
     assert not (zones[0] == zones[1]).any(), "what is read behind one and written behind the other is seen"
@@ -68,10 +68,10 @@ class Masked(np.ndarray):
         (np.zeros(()), "has no dimension"),
     ],
 )
-@pytest.mark.parametrize("make", ["copy", "like"])
-def test_what_cannot_be_made_so_is_refused_with_what_can(guarded, make, given, why):
+@pytest.mark.parametrize("copied", [True, False])
+def test_what_cannot_be_made_so_is_refused_with_what_can(guarded, copied, given, why):
     with pytest.raises(TypeError, match=f"{why}.*: give a NumPy array, or a device array"):
-        getattr(guarded, make)(given, None)
+        guarded.make(given, None, copied=copied)
     assert not guarded.held
 
 
@@ -94,4 +94,4 @@ ON_DEVICE = {"data": (4096, False), "shape": (3,), "typestr": "<i2", "version": 
 def test_tensors_that_have_no_workspace_are_refused(guarded, monkeypatch, given, why):
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(int16="int16"))
     with pytest.raises(TypeError, match=f"torch.Tensor {why}"):
-        guarded.copy(given, None)
+        guarded.make(given, None, copied=True)
