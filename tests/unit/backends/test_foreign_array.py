@@ -91,13 +91,6 @@ def test_arrays_overlap_where_they_have_an_element_in_common(placed):
     assert not whole.overlaps(other)
 
 
-def test_read_only_arrays_say_so():
-    array = np.zeros(4)
-    assert not users_array(array).read_only
-    array.flags.writeable = False
-    assert users_array(array).read_only
-
-
 @pytest.mark.parametrize(
     "value",
     [1.0, np.float32(1), "text", None, [1.0], np.array([None]), np.zeros(2, "O,f4"), object()],

@@ -29,16 +29,6 @@ from pytest_gpukern.check.diagnosis import diagnose_damage
 # where they lie
 
 
-def test_misaligned_arrays_begin_at_odd_numbers_of_elements_that_differ():
-    found = placements("misaligned", ["a", "b", "c"])
-    assert [placement.offset for placement in found.values()] == [1, 3, 5]
-    assert {placement.step for placement in found.values()} == {1}
-
-
-def test_strided_arrays_have_strides_of_their_own():
-    assert placements("strided", ["a", "b"]) == {"a": Placement(step=2), "b": Placement(step=3)}
-
-
 FORMS = pytest.mark.parametrize(
     ("shape", "dtype"),
     [

@@ -12,8 +12,6 @@ import sys
 
 import pytest
 
-from pytest_gpukern.backends.backend import installed
-
 LIBRARY = ctypes.util.find_library("c")
 
 PACKAGE = {
@@ -145,16 +143,6 @@ print(json.dumps([changes, kept]))
     assert found == [["pkg_resources is replaced", "numpy.typeDict is supplied"], [True, True, True]]
 
 
-def test_nothing_is_done_where_it_is_imported_already(run):
-    found = run("""
-import types
-for name in ("skcuda", "skcuda.cublas", "skcuda.misc", "skcuda.linalg"):
-    sys.modules[name] = types.ModuleType(name)
-print(json.dumps([import_it(), asked, before == state()]))
-""")
-    assert found == [[], [], True]
-
-
 def test_a_library_that_is_nowhere_is_scikit_cudas_own_error_and_leaves_nothing_behind(run):
     found = run("""
 pycuda.load_library = lambda name: None
@@ -164,42 +152,3 @@ except OSError as error:
     print(json.dumps([str(error), before == state()]))
 """)
     assert found == ["cublas library not found", True]
-
-
-def test_libraries_of_others_are_loaded_as_ever(run):
-    found = run("""
-*_, (_, _, load, _) = skcuda_compat._stand_ins([])
-loaded = load(LIBRARY)._name
-try:
-    load("libnobody-has-this.so")
-except OSError as error:
-    print(json.dumps([loaded == LIBRARY, "libnobody-has-this.so" in str(error), asked]))
-""")
-    assert found == [True, True, []]
-
-
-REAL = """
-import json, sys, warnings
-warnings.simplefilter("error")
-import numpy as np
-from pytest_gpukern.backends import pycuda, skcuda_imports as skcuda_compat
-try:
-    skcuda_compat.supply()
-    import skcuda.linalg
-    error = None
-except (ImportError, OSError) as failure:
-    error = str(failure)
-import importlib
-found = importlib.import_module("skcuda.version").__version__ if "skcuda.version" in sys.modules else None
-print(json.dumps([found, error, "pkg_resources" in sys.modules, hasattr(np, "typeDict")]))
-"""
-
-
-@pytest.mark.skipif(not installed("skcuda"), reason="scikit-cuda is not installed")
-def test_the_real_scikit_cuda_gets_as_far_as_the_cuda_libraries():
-    done = subprocess.run([sys.executable, "-B", "-c", REAL], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    version, error, stand_in_left, codes_left = json.loads(done.stdout.splitlines()[-1])
-    assert version == "0.5.3"
-    assert error is None or "library not found" in error
-    assert (stand_in_left, codes_left) == (False, False)

@@ -191,31 +191,6 @@ def test_a_problem_may_say_why_a_lower_precision_passes():
     assert refused(doubling(tolerance=Tolerance(1e-2), allow_lower_precision="inputs are of float16")) == ()
 
 
-def test_the_reference_is_computed_again_once_a_point():
-    calls = []
-
-    def reference(a):
-        calls.append(a)
-        return a - np.float64(0.5)
-
-    problem = doubling(
-        make_inputs=lambda rng, n: {"a": (0.5 + 1e-3 * rng.random(n)).astype("float32")},
-        reference=reference,
-        tolerance=Tolerance(0, 1e-5),
-    )
-    environment = FakeEnvironment(settings=CHECKING)
-    for name in ("one", "two"):
-
-        def prepare(a, out):
-            return lambda: np.subtract(a, np.float32(0.5), out=out)
-
-        prepare.__name__ = name
-        problem.variant("host")(prepare)
-    for case in cases_of(problem, "smoke"):
-        assert run(case, environment).correctness is Correctness.PASSED
-    assert len(calls) == 4, "three contents, and the first in float16"
-
-
 def test_notes_of_a_point_asked_for_by_hand_are_on_the_result():
     problem = doubling(make_inputs=constant)
     problem.variant("host")(right)
