@@ -423,22 +423,6 @@ def test_names_of_a_run_file_lead_nowhere_else(tmp_path, capsys, monkeypatch, na
     runs(capsys, "report", tmp_path / "run.json", "-k", "")
 
 
-def test_escape_sequences_of_a_baseline_are_shown_and_not_sent(tmp_path, capsys):
-    sequence = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
-    data = json.loads(COMMITTED[0])
-    data["device_model"] += sequence
-    for process in data["processes"].values():
-        process["fingerprint"]["driver_version"] = sequence
-    for record in data["records"]:
-        record["case"] += sequence
-        record["epochs"][0]["reason"] = sequence
-    path = tmp_path / f"{sequence}.b.json"
-    path.write_text(json.dumps(data))
-    for command in ON_BASELINE:
-        printed = runs(capsys, *on(path, command))
-        assert "\\u001b" in printed or "1 measurement" in printed or "compared" in printed
-
-
 def test_nothing_that_is_read_is_executed():
     for path in (REPOSITORY / "pytest_gpukern").rglob("*.py"):
         text = path.read_text(encoding="utf-8")

@@ -173,6 +173,7 @@ def test_the_same_file_imported_twice_is_no_second_variant():
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
+        ({"determinism": "exact"}, "determinism 'exact' is none of bitwise, run-to-run, tolerant"),
         ({"layouts": ("strided",)}, "layout 'strided' is none of the problem's, which declares none"),
         ({"scopes": ("kernal",)}, "'host.swept': scope 'kernal' is none of kernel, transfer"),
         ({"limits": {"n": 1}}, "'swept': limits=.* nor a parameter with values to try"),
