@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from pytest_gpukern.backends.gpu_backend import GpuBackend
 from pytest_gpukern.gpu.libcuda import CudaError
@@ -61,18 +63,6 @@ class PycudaBackend(GpuBackend):
             self._context.pop()
 
 
-@contextmanager
-def replaced(holder: MutableMapping[str, Any], name: str, value: Any) -> Iterator[None]:
-    """Puts a value under a name, and puts back what was there, or nothing."""
-    before = {name: holder[name]} if name in holder else {}
-    holder[name] = value
-    try:
-        yield
-    finally:
-        holder.pop(name, None)
-        holder.update(before)
-
-
 class _Address(int):
     """Holds an address as `GPUArray.gpudata`, which kernels are given too.
 
@@ -120,7 +110,8 @@ def _primary_context() -> Any:
             "import pycuda.autoprimaryctx instead"
         )
     shared = int(checked("cuCtxGetCurrent"))
-    with replaced(os.environ, "CUDA_DEVICE", "0"):  # PyCUDA obeys it, and this process sees one device only
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("CUDA_DEVICE", "0")  # PyCUDA obeys it, and this process sees one device only
         import pycuda.autoprimaryctx
     context = pycuda.autoprimaryctx.context
     if int(checked("cuCtxGetCurrent")) != shared or int(context.handle) != shared:

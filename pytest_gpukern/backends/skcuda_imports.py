@@ -8,11 +8,12 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from contextlib import ExitStack
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType, SimpleNamespace
 from typing import Any
+
+import pytest
 
 
 class _SkcudaFinder(MetaPathFinder):
@@ -41,15 +42,12 @@ class _SkcudaFinder(MetaPathFinder):
         if self._supplying:  # imported by another module of it
             execute(module)
             return
-        from pytest_gpukern.backends.pycuda import replaced
-
         self._supplying = True
         try:
-            with ExitStack() as stand_ins:
-                stand_ins.enter_context(warnings.catch_warnings())
+            with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patched:
                 warnings.simplefilter("ignore")  # invalid escapes, and a cuBLAS context made in passing
                 for holder, name, stand_in, change in _stand_ins(self.changes):
-                    stand_ins.enter_context(replaced(holder, name, stand_in))
+                    patched.setitem(holder, name, stand_in)
                     self.changes += [change] if change else []
                 execute(module)
         finally:
