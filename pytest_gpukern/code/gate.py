@@ -15,7 +15,7 @@ import pytest
 from pytest_gpukern.code.record import CodeRecords, growth, judged, load
 from pytest_gpukern.gpu.theory import MULTIPROCESSORS
 from pytest_gpukern.measure.observers import ObservedTest
-from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions
+from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions, Ending
 from pytest_gpukern.report.units import counted
 from pytest_gpukern.revisions.git import AgainstError, resolve, worktree
 from pytest_gpukern.revisions.sides import Sides
@@ -94,10 +94,11 @@ class CodeGate:
         self._controller.heading = [f"compiled for {', '.join(architectures)}; no kernel ran"]
         changed: Counter[tuple[str, str]] = Counter()
         right: list[Result] = []
-        missing = ("failed", found.problem or "it was not compiled")
+        missing = Ending("failed", found.problem or "it was not compiled")
         for item in items:
-            outcome, text = found.outcomes.get(item.nodeid, missing)
-            result = found.results.get(item.nodeid) if outcome == "passed" else None
+            outcome, text, result = found.endings.get(item.nodeid, missing)
+            if outcome != "passed":
+                result = None
             if result is not None:
                 known = before.get(item.nodeid, {})
                 result = _concluded(result, known)
@@ -120,10 +121,11 @@ class CodeGate:
             self._controller.compared_with = f"against {self._revisions.short}"
             with worktree(self._revisions) as tree:
                 found = _in_processes(children, groups, Sides.of(self._revisions, tree).moved)
-            return {nodeid: result.code for nodeid, result in found.results.items()}
+            return {nodeid: of.code for nodeid, (_, _, of) in found.endings.items() if of is not None}
         self._controller.compared_with = "recorded code"
-        results = found.results if self._settings.baseline != "off" else {}
-        return {nodeid: self._records.file_of(of.case).of(of.case.id) for nodeid, of in results.items()}
+        endings = found.endings if self._settings.baseline != "off" else {}
+        cases = {nodeid: of.case for nodeid, (_, _, of) in endings.items() if of is not None}
+        return {nodeid: self._records.file_of(case).of(case.id) for nodeid, case in cases.items()}
 
     def _architectures(self, items: Sequence[pytest.Item]) -> Sequence[str]:
         if self._settings.code != (RECORDED_CODE,):
@@ -181,7 +183,6 @@ def _in_processes(children: ChildSessions, groups: _Groups, moved: Mapping[str, 
             built({}, kind)
     with ThreadPoolExecutor(len(groups)) as threads:
         for ran in threads.map(children.run, [ChildRequest(tuple(group), moved) for group in groups]):
-            together.results |= ran.results
-            together.outcomes |= ran.outcomes
+            together.endings |= ran.endings
             together.problem = together.problem or ran.problem
     return together

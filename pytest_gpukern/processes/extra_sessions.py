@@ -74,8 +74,8 @@ def measure_extra_sessions(
             reason = _why_refused(run, nodeid)
             if reason is not None:
                 extra.refused[nodeid] = f"session {number}: {reason}"
-            elif nodeid in run.outcomes:
-                extra.results[nodeid].append(dataclasses.replace(run.results[nodeid], role=role))
+            elif (result := run.result_of(nodeid)) is not None:
+                extra.results[nodeid].append(dataclasses.replace(result, role=role))
     return extra
 
 
@@ -83,10 +83,9 @@ def _why_refused(run: ChildRun, nodeid: str) -> str | None:
     """Says why a test's session does not count; returns None also if the session did not reach it."""
     if nodeid == run.during:
         return run.problem
-    if nodeid not in run.outcomes:
+    if nodeid not in run.endings:
         return None if run.ended_early else "the test was not found"
-    outcome, text = run.outcomes[nodeid]
+    outcome, text, result = run.endings[nodeid]
     if outcome != "passed":
         return f"{outcome}: {text}"
-    result = run.results.get(nodeid)
     return "it measured nothing" if result is None else unfit(result)

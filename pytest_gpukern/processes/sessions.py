@@ -153,7 +153,7 @@ class ChildSessions:
 
         def count() -> None:
             if progress is not None:
-                progress(len(ran.outcomes), total)
+                progress(len(ran.endings), total)
 
         while True:
             process = started or self.start(
@@ -166,19 +166,19 @@ class ChildSessions:
             for nodeid in left:
                 why = ran.why_uncollected(nodeid)
                 if why is not None:
-                    ran.outcomes.setdefault(nodeid, ("failed", why))
-            if started is not None and ran.ended_early and not ran.outcomes:  # perhaps before its turn
+                    ran.endings.setdefault(nodeid, Ending("failed", why))
+            if started is not None and ran.ended_early and not ran.endings:  # perhaps before its turn
                 started = None
                 continue
             asked, started = len(left), None
-            left = tuple(id_ for id_ in left if id_ not in ran.outcomes and id_ != ran.during)
+            left = tuple(id_ for id_ in left if id_ not in ran.endings and id_ != ran.during)
             if not left and ran.during is None:
                 ran.ended_early = False  # it ran no test: none could be collected
             # A process that ran no test would fail again. Under a tool, the tool judges.
             if not ran.ended_early or request.command_prefix or not 0 < len(left) < asked:
                 return ran
             if ran.during is not None:
-                ran.outcomes[ran.during] = ("failed", ran.problem or "")
+                ran.fail(ran.during, ran.problem or "")
             request = dataclasses.replace(request, collects_all=False)
 
     def _run_in(
@@ -208,8 +208,9 @@ class ChildSessions:
             if ran.exit is not None or isinstance(done, Gone):
                 ran.end_with(process, done if ran.exit is None else Gone(f"was ended by {ran.exit!r}"))
                 return
-            if done.failed_late is not None and ran.outcomes.get(ran.during, ("passed",))[0] == "passed":
-                ran.outcomes[ran.during] = ("failed", done.failed_late)
+            ending = ran.endings.get(ran.during)
+            if done.failed_late is not None and (ending is None or ending.outcome == "passed"):
+                ran.fail(ran.during, done.failed_late)
             if done.lost is not None:  # another process runs the others
                 lost = f"{ran.during} lost the CUDA context: {done.lost}"
             ran.during = None
@@ -229,8 +230,8 @@ class Ending(NamedTuple):
     """Says how a test ended: `passed`, `failed`, `skipped` or `xfailed`, why in words, and what it found."""
 
     outcome: str
-    text: str
-    result: Result | None
+    text: str = ""
+    result: Result | None = None
 
 
 @dataclass
@@ -238,8 +239,7 @@ class ChildRun:
     """Holds what a child session found, in all the processes that it took.
 
     Attributes:
-        results: test → its result, of those that found something.
-        outcomes: test → (`passed`, `failed`, `skipped` or `xfailed`, why in words), of those that ended.
+        endings: test → how it ended, of those that did.
         modules: the watched modules.
         uncollected: file, or folder whose conftest fails → why nothing of it could be collected.
         listed: test → how pytest-benchmark lists it, of those that use its fixture.
@@ -251,8 +251,7 @@ class ChildRun:
         status: the exit status; negative for a signal; None if it took too long.
     """
 
-    results: dict[str, Result] = field(default_factory=dict)
-    outcomes: dict[str, tuple[str, str]] = field(default_factory=dict)
+    endings: dict[str, Ending] = field(default_factory=dict)
     modules: tuple[messages.LoadedModule, ...] = ()
     uncollected: dict[str, str] = field(default_factory=dict)
     listed: dict[str, JsonDict] = field(default_factory=dict)
@@ -274,25 +273,29 @@ class ChildRun:
         carried = message.data.get("gpukern") or {}
         if carried.get("listed") is not None:
             self.listed[nodeid] = carried["listed"]
+        result = self.result_of(nodeid)
         if when == "call" or message.outcome != "passed":
             kind = carried.get("skip_kind")
-            self.outcomes[nodeid] = (
-                message.outcome,
-                NotRun.told(kind, message.text) if kind else message.text,
-            )
+            text = NotRun.told(kind, message.text) if kind else message.text
             if carried.get("result") is not None:
-                self.results[nodeid] = Result.from_json(carried["result"])
-        if carried.get("observed") is not None and nodeid in self.results:
-            self.results[nodeid] = built(carried["observed"], ObservedTest).added_to(self.results[nodeid])
+                result = Result.from_json(carried["result"])
+            self.endings[nodeid] = Ending(message.outcome, text, result)
+        if carried.get("observed") is not None and result is not None:
+            seen = built(carried["observed"], ObservedTest).added_to(result)
+            self.endings[nodeid] = self.endings[nodeid]._replace(result=seen)
+
+    def result_of(self, nodeid: str) -> Result | None:
+        return self.endings[nodeid].result if nodeid in self.endings else None
+
+    def fail(self, nodeid: str, why: str) -> None:
+        self.endings[nodeid] = Ending("failed", why, self.result_of(nodeid))
 
     def ending(self, nodeid: str) -> Ending | None:
         """Returns how a test ended; one whose turn did not come in a session that ended early has failed."""
-        if nodeid in self.outcomes:
-            outcome, text = self.outcomes[nodeid]
-            return Ending(outcome, text.removeprefix("Failed: "), self.results.get(nodeid))
-        return (
-            Ending("failed", f"its session ended early: {self.problem}", None) if self.ended_early else None
-        )
+        if nodeid in self.endings:
+            ending = self.endings[nodeid]
+            return ending._replace(text=ending.text.removeprefix("Failed: "))
+        return Ending("failed", f"its session ended early: {self.problem}") if self.ended_early else None
 
     def end_with(self, process: Process, gone: Gone) -> None:
         during = f" while running {self.during}" if self.during else ""
@@ -300,7 +303,7 @@ class ChildRun:
         self.status = process.status(TO_END_S)
 
     def what_is_missing(self, nodeids: Iterable[str], said: str) -> str | None:
-        missing = sorted(set(nodeids) - self.outcomes.keys())
+        missing = sorted(set(nodeids) - self.endings.keys())
         if not missing:
             return None
         if self.uncollected and missing == sorted(nodeids):

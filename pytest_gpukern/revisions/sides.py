@@ -170,8 +170,8 @@ class Turns:
         line = f"{what}: {side.label}"
         self.tell(line)
         if on_base and runs:  # what it lacks, or what failed, is not compared
-            first = runs[0].outcomes
-            nodeids = [nodeid for nodeid in nodeids if nodeid in first and first[nodeid][0] != "failed"]
+            first = runs[0].endings
+            nodeids = [nodeid for nodeid in nodeids if nodeid in first and first[nodeid].outcome != "failed"]
         # If the run names single tests, the others in their files were not removed.
         names_tests = any("::" in argument for argument in self.children.positional)
         request = ChildRequest(
@@ -186,12 +186,12 @@ class Turns:
         )
         started = self.ahead.take(on_base, coming)
         run = self.children.run(request, telling_now_and_then(self.tell, line), started)
-        if run.ended_early and (on_base or not run.outcomes):
+        if run.ended_early and (on_base or not run.endings):
             build = "\nIf the base has to be built first, give --gpukern-against-setup=CMD"
             hint = build if on_base else ""
             raise AgainstError(f"a session of {side.label} failed: {run.problem}{hint}")
         wrong = misplaced(run.modules, side, other) or _changed(runs, run)
-        if run.results and not own_files([run], side):
+        if any(map(run.result_of, run.endings)) and not own_files([run], side):
             wrong = wrong or f"{side.label} loaded no module from {side.top}: other code was run"
         if wrong is not None:
             raise AgainstError(wrong)
@@ -224,8 +224,8 @@ def _checked(runs: Iterable[ChildRun]) -> frozenset[str]:
     return frozenset(
         nodeid
         for run in runs
-        for nodeid, result in run.results.items()
-        if run.outcomes[nodeid][0] == "passed" and result.correctness is Correctness.PASSED
+        for nodeid, (outcome, _, result) in run.endings.items()
+        if outcome == "passed" and result is not None and result.correctness is Correctness.PASSED
     )
 
 

@@ -135,7 +135,8 @@ class Sanitizer:
         what = "variant" if case is not None and case.variant.prepare is not None else "test"
         home = Home(what, Place(None, *place_of(item)), str(self._config.rootpath))
         outcome, text = sessions.ending(by_tool, detected_by=detected_by, home=home)
-        result = next((run.result for run in reversed(by_tool.values()) if run.result), None)
+        ends = [test.ending for test in reversed(by_tool.values()) if test.ending is not None]
+        result = next((end.result for end in ends if end.result is not None), None)
         rejected = case if detected_by is not None and outcome == "passed" else None
         replay(item, outcome, text, result, rejected=rejected)
 

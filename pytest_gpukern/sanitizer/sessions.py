@@ -9,12 +9,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions
+from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions, Ending
 from pytest_gpukern.sanitizer.finding import Home, ToolFinding, in_words, python_line
 from pytest_gpukern.sanitizer.judge import Judgement, judge_folder
 from pytest_gpukern.sanitizer.tool import Tool, environment_under
 from pytest_gpukern.values.atomic_file import TemporaryFolder
-from pytest_gpukern.values.result import Result
 
 
 def run_under(
@@ -41,21 +40,20 @@ class TestRun:
     """Holds what a tool found in one test.
 
     Attributes:
-        outcome: how the test itself ended, and why; None where that is not known.
+        ending: how the test itself ended; None where that is not known.
         together: how many tests shared the smallest session that showed the finding.
     """
 
     __test__ = False
 
     judgement: Judgement
-    outcome: tuple[str, str] | None = None
-    result: Result | None = None
+    ending: Ending | None = None
     together: int = 1
 
     @property
     def state(self) -> str:
         """Returns that of the judgement, but `skipped` for what is clean since it was skipped."""
-        skipped = self.outcome is not None and self.outcome[0] == "skipped"
+        skipped = self.ending is not None and self.ending.outcome == "skipped"
         return "skipped" if skipped and self.judgement.state == "clean" else self.judgement.state
 
 
@@ -84,12 +82,12 @@ def attributed(
 
 
 def _of(nodeid: str, judgement: Judgement, ran: ChildRun) -> TestRun:
-    outcome = ran.outcomes.get(nodeid)
-    if outcome is None and judgement.state == "clean":
+    ended = ran.endings.get(nodeid)
+    if ended is None and judgement.state == "clean":
         judgement = Judgement(reason="the test did not run under the tool")
-    if outcome is not None and outcome[0] == "skipped" and judgement.reason:
+    if ended is not None and ended.outcome == "skipped" and judgement.reason:
         judgement = Judgement()  # it launched nothing that a tool could check
-    return TestRun(judgement, outcome, ran.results.get(nodeid))
+    return TestRun(judgement, ended)
 
 
 _SHOWN_FINDINGS = 5
@@ -107,17 +105,17 @@ def ending(by_tool: Mapping[str, TestRun], *, detected_by: str | None, home: Hom
     complaints = [line for tool, test in by_tool.items() for line in _complaints(tool, test, home)]
     if complaints:
         return "failed", "\n".join(complaints)
-    ends = [test.outcome for test in by_tool.values() if test.outcome is not None]
+    ends = [test.ending for test in by_tool.values() if test.ending is not None]
     for outcome in ("failed", "xfailed", "skipped"):
-        texts = [text.removeprefix("Failed: ") for name, text in ends if name == outcome]
+        texts = [text.removeprefix("Failed: ") for name, text, _ in ends if name == outcome]
         if texts and (outcome != "skipped" or len(texts) == len(ends)):
             return outcome, texts[0]
     return "passed", ""
 
 
 def _of_broken(test: TestRun, tool: str) -> tuple[str, str]:
-    if test.outcome is not None and test.outcome[0] == "skipped":
-        return test.outcome
+    if test.ending is not None and test.ending.outcome == "skipped":
+        return test.ending.outcome, test.ending.text
     if test.judgement.is_in_a_kernel:
         return "passed", ""
     if test.judgement.findings:
@@ -139,8 +137,8 @@ def _complaints(tool: str, test: TestRun, home: Home) -> list[str]:
         lines.append(f"  {tool} counted {judgement.count} and saved {len(judgement.findings)}")
     if test.together > 1:
         lines.append(f"  found only with {test.together} tests in one process: any may be to blame")
-    if test.outcome is not None and test.outcome[0] == "failed":
-        lines.append(f"  and the test failed: {test.outcome[1]}")
+    if test.ending is not None and test.ending.outcome == "failed":
+        lines.append(f"  and the test failed: {test.ending.text}")
     return lines
 
 

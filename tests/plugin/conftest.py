@@ -159,7 +159,7 @@ def _no_further_processes(request, monkeypatch):
     """
     if "on_fake_gpu" in request.fixturenames:
         return
-    from pytest_gpukern.processes.sessions import ChildRun, ChildSessions
+    from pytest_gpukern.processes.sessions import ChildRun, ChildSessions, Ending
     from pytest_gpukern.run import spine as settling
     from pytest_gpukern.session import stash as state
     from pytest_gpukern.values import settings
@@ -174,10 +174,10 @@ def _no_further_processes(request, monkeypatch):
     def replay(self, request, progress=None):
         process = secrets.token_hex(4)
         found = {
-            nodeid: dataclasses.replace(last[nodeid], session=process, verdicts={})
+            nodeid: Ending("passed", "", dataclasses.replace(last[nodeid], session=process, verdicts={}))
             for nodeid in request.nodeids
         }
-        return ChildRun(results=found, outcomes=dict.fromkeys(found, ("passed", "")), status=0)
+        return ChildRun(found, status=0)
 
     monkeypatch.setattr("pytest_gpukern.measure.host_load.read", lambda: None)
     monkeypatch.setattr(settings, "SESSIONS_TO_RECORD", 1)

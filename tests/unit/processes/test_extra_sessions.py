@@ -8,12 +8,11 @@ import pytest
 from made_up_results import measured, result
 
 from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
-from pytest_gpukern.processes.sessions import ChildRun
+from pytest_gpukern.processes.sessions import ChildRun, Ending
 from pytest_gpukern.values.result import SessionRole
 
 A, B, C = "t.py::a", "t.py::b", "t.py::c"
 GOOD = dataclasses.replace(result("cupy.exp", measured()), role=SessionRole.FURTHER)
-PASSED = ("passed", "")
 
 
 class Children:
@@ -33,9 +32,8 @@ class Children:
 
 def ran(results, **changes):
     """Returns a finished session in which these tests passed with these results."""
-    return ChildRun(
-        **{"results": results, "outcomes": dict.fromkeys(results, PASSED), "status": 0, **changes}
-    )
+    passed = {test: Ending("passed", "", result) for test, result in results.items()}
+    return ChildRun(**{"endings": passed, "status": 0, **changes})
 
 
 def extra(children, nodeids=(A, B), last=3, **options):
@@ -53,17 +51,17 @@ def test_every_session_runs_all_tests_and_each_gets_its_results_and_says_what_th
 
 
 @pytest.mark.parametrize(
-    ("outcome", "results", "reason"),
+    ("ending", "reason"),
     [
-        ({A: ("failed", "assert 1 == 2")}, {A: GOOD}, "failed: assert 1 == 2"),
-        ({A: ("skipped", "no GPU")}, {}, "skipped: no GPU"),
-        ({A: PASSED}, {}, "it measured nothing"),
-        ({A: PASSED}, {A: result("", measured(invalid="hot"))}, "kernel/event/cold is INVALID: hot"),
-        ({}, {}, "the test was not found"),
+        ({A: Ending("failed", "assert 1 == 2", GOOD)}, "failed: assert 1 == 2"),
+        ({A: Ending("skipped", "no GPU")}, "skipped: no GPU"),
+        ({A: Ending("passed")}, "it measured nothing"),
+        ({A: Ending("passed", "", result("", measured(invalid="hot")))}, "kernel/event/cold is INVALID: hot"),
+        ({}, "the test was not found"),
     ],
 )
-def test_a_test_that_fails_to_measure_again_is_refused_and_not_run_again(outcome, results, reason):
-    bad = ran({**results, B: GOOD}, outcomes={**outcome, B: PASSED})
+def test_a_test_that_fails_to_measure_again_is_refused_and_not_run_again(ending, reason):
+    bad = ran({}, endings={**ending, B: Ending("passed", "", GOOD)})
     children, alone = Children(bad, ran({B: GOOD})), Children(bad)
     found = extra(children)
     assert found.of(A, 2) == ([], f"session 2: {reason}")

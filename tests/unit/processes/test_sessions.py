@@ -20,7 +20,7 @@ from pytest_gpukern.gpu.processes import is_alive
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes import messages, process, sessions
 from pytest_gpukern.processes.messages import Begun, Done, Paused, Reported, Resumed, RunTest, Uncollected
-from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions
+from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions, Ending
 
 A, B = "test_it.py::test_a", "test_it.py::test_b"
 FOUND = result("cupy.exp", measured())
@@ -98,9 +98,9 @@ def test_what_a_child_finds_arrives_and_ends_without_a_problem(play):
     children = play("assert sys.stdin.read() == ''; ends()", "ends(); ends('failed', 'torn', 'teardown')")
     found = run(children, lambda *counts: told.append(counts))
     observed = dataclasses.replace(FOUND, observations={"watts": {"a": 1.5}})
-    assert found.results == {A: FOUND, B: observed}, "also where the teardown fails"
     assert found.listed == {A: {}, B: {}}
-    assert found.outcomes == {A: ("passed", ""), B: ("failed", "torn")}
+    failed = ("failed", "torn", observed)
+    assert found.endings == {A: ("passed", "", FOUND), B: failed}, "also where the teardown fails"
     assert (found.problem, found.during, found.ended_early, found.status) == (None, None, False, 0)
     assert told == [(1, 2), (2, 2)]
 
@@ -131,7 +131,7 @@ def test_a_child_that_dies_names_its_end_its_test_and_its_last_words_and_keeps_w
     found = run(play(b=end))
     assert found.problem.startswith(f"it {words.format(B)}")
     assert (found.during, found.ended_early) == (B, True)
-    assert found.results == {A: FOUND}
+    assert found.endings == {A: ("passed", "", FOUND)}
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def test_a_child_that_dies_names_its_end_its_test_and_its_last_words_and_keeps_w
 def test_a_test_that_crashes_or_loses_the_context_fails_and_the_others_run_in_another_child(play, end, words):
     told = []
     found = run(play(end, "assert lost is None; ends()"), lambda *counts: told.append(counts))
-    assert found.outcomes == {A: ("failed", words), B: ("passed", "")}
-    assert found.results[B] == FOUND
+    assert found.endings[A][:2] == ("failed", words)
+    assert found.endings[B] == ("passed", "", FOUND)
     assert (found.problem, found.during, found.ended_early) == (None, None, False)
     assert told[-1] == (2, 2)
 
@@ -159,7 +159,7 @@ def test_a_child_that_ends_before_every_test_is_a_problem_and_is_not_retried_for
 ):
     found = run(play(a, a, before=f"open('n', 'a').write('x'); print('ERROR: no such option'); {before}"))
     assert (tmp_path / "n").read_text() == starts
-    assert list(found.outcomes) == [A][: len(starts) - 1]
+    assert list(found.endings) == [A][: len(starts) - 1]
     assert found.ended_early
     assert before == "" or found.problem == "it ended with status 4: a word about it / ERROR: no such option"
     assert before or found.problem.startswith(f"it was ended by 'no' while running {B}: ")
@@ -312,7 +312,7 @@ def test_tests_of_what_could_not_be_collected_say_so():
     ran.hear(Uncollected(".", "E"))
     assert ran.why_uncollected(A) == "the root folder could not be collected: E"
     assert ChildRun().what_is_missing("edcba", "x") == "not found: a, b, c and 2 more: x"
-    assert ChildRun(outcomes={A: ("passed", "")}, uncollected={"c": ""}).what_is_missing([A, B], "x\n") == (
+    assert ChildRun({A: Ending("passed")}, uncollected={"c": ""}).what_is_missing([A, B], "x\n") == (
         f"not found: {B}: x"
     )
 

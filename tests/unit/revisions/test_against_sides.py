@@ -13,7 +13,7 @@ from made_up_results import measured, result
 from test_against_judging import known
 
 from pytest_gpukern.processes.messages import LoadedModule
-from pytest_gpukern.processes.sessions import ChildRun
+from pytest_gpukern.processes.sessions import ChildRun, Ending
 from pytest_gpukern.revisions.git import AgainstError, Revisions
 from pytest_gpukern.revisions.judging import failure_on_base, measured_once
 from pytest_gpukern.revisions.sides import Ahead, Sides, Tree, Turns
@@ -61,7 +61,7 @@ def turns_of(sides, children, tell=[].append, environ=None, ahead=NOBODY_WAITS):
     return Turns(sides, children, tell, environ or {}, ahead, Path("run"), {A: 0.02, B: 0.02})
 
 
-RAN = ChildRun(outcomes={A: ("passed", "")}, status=0)
+RAN = ChildRun({A: Ending("passed")}, status=0)
 
 
 def of(module, side):
@@ -85,9 +85,8 @@ UNCHECKED = dataclasses.replace(PASSED, correctness=Correctness.UNCHECKED)
 
 
 def test_later_sessions_of_a_side_know_what_its_first_one_checked(sides):
-    both = {A: ("passed", ""), B: ("passed", "")}
-    base = ChildRun(outcomes=both, results={A: PASSED, B: UNCHECKED}, status=0)
-    head = ChildRun(outcomes={**both, A: ("failed", "x")}, results={A: PASSED, B: PASSED}, status=1)
+    base = ChildRun({A: Ending("passed", "", PASSED), B: Ending("passed", "", UNCHECKED)}, status=0)
+    head = ChildRun({A: Ending("failed", "x", PASSED), B: Ending("passed", "", PASSED)}, status=1)
     children = Children(base, head)
     first = turns_of(sides, children)
     first.take([A, B], 2)
@@ -111,10 +110,7 @@ def test_a_file_that_changes_between_sessions_of_a_side_ends_the_comparison(side
 
 
 def test_what_does_the_same_on_both_sides_is_left_out_after_the_first_pair(sides):
-    ran = [
-        ChildRun({A: known(inputs=inputs).result, B: known().result}, dict.fromkeys((A, B), ("passed", "")))
-        for inputs in ("1a", "1b")
-    ]
+    ran = [ChildRun({A: known(inputs=inputs), B: known()}) for inputs in ("1a", "1b")]
     children = Children(*ran)
     found = turns_of(sides, children)
     found.take([A, B], 3, once_if_same=True)
@@ -127,7 +123,7 @@ def test_what_does_the_same_on_both_sides_is_left_out_after_the_first_pair(sides
 
 
 def test_two_sessions_are_enough_where_everything_does_the_same(sides):
-    ran = ChildRun({A: known().result}, RAN.outcomes)
+    ran = ChildRun({A: known()})
     for once_if_same, sessions in ((True, 2), (False, 8)):
         children = Children(ran)
         turns_of(sides, children).take([A], 4, once_if_same=once_if_same)
@@ -209,15 +205,15 @@ def test_a_run_that_names_single_tests_does_not_take_the_others_for_removed(side
 
 
 def test_a_base_that_dies_ends_the_comparison_with_its_last_words(sides):
-    died = ChildRun(outcomes=RAN.outcomes, ended_early=True, problem="it ended by SIGSEGV", status=-11)
+    died = ChildRun(RAN.endings, ended_early=True, problem="it ended by SIGSEGV", status=-11)
     with pytest.raises(AgainstError, match=r"a session of the base failed: it ended by SIGSEGV\n.*setup=CMD"):
         turns_of(sides, Children(died)).take([A], 2)
 
 
 def test_a_working_tree_whose_session_breaks_off_fails_the_tests_that_it_did_not_come_to(sides):
-    both = ChildRun(outcomes={A: ("passed", ""), B: ("passed", "")}, status=0)
-    failed = {A: ("failed", "Failed: INCORRECT: y")}
-    died = ChildRun(outcomes=failed, ended_early=True, problem="it ended by SIGSEGV", status=-11)
+    both = ChildRun({A: Ending("passed"), B: Ending("passed")}, status=0)
+    failed = {A: Ending("failed", "Failed: INCORRECT: y")}
+    died = ChildRun(failed, ended_early=True, problem="it ended by SIGSEGV", status=-11)
     found = turns_of(sides, Children(both, died))
     found.take([A, B], 1)
     cases = found.cases([A, B])
@@ -227,7 +223,7 @@ def test_a_working_tree_whose_session_breaks_off_fails_the_tests_that_it_did_not
 
 
 def test_later_sessions_of_the_base_leave_out_what_it_lacks_and_what_failed(sides):
-    other = ChildRun(outcomes={B: ("failed", "B could not be collected")}, status=1)
+    other = ChildRun({B: Ending("failed", "B could not be collected")}, status=1)
     children = Children(other, RAN)
     found = turns_of(sides, children)
     found.take([A, B], 2)
@@ -239,8 +235,7 @@ def test_later_sessions_of_the_base_leave_out_what_it_lacks_and_what_failed(side
 
 
 def test_a_side_that_runs_the_others_code_ends_the_comparison(sides):
-    own = ChildRun(outcomes=RAN.outcomes, modules=(of("pkg", sides.base),), status=0)
-    others = ChildRun(outcomes=RAN.outcomes, modules=(of("pkg", sides.head),), status=0)
+    own, others = (dataclasses.replace(RAN, modules=(of("pkg", side),)) for side in (sides.base, sides.head))
     with pytest.raises(AgainstError, match="the base did not run its own code"):
         turns_of(sides, Children(others)).take([A], 2)
     turns_of(sides, Children(own, others)).take([A], 1)
@@ -248,7 +243,7 @@ def test_a_side_that_runs_the_others_code_ends_the_comparison(sides):
 
 def test_a_side_that_loaded_nothing_of_its_own_ends_the_comparison(sides):
     numpy = LoadedModule("numpy", "/lib/numpy.py", "abc")
-    elsewhere = dataclasses.replace(RAN, results={A: PASSED}, modules=(numpy,))
+    elsewhere = ChildRun({A: Ending("passed", "", PASSED)}, (numpy,))
     with pytest.raises(AgainstError, match="the base loaded no module from"):
         turns_of(sides, Children(elsewhere)).take([A], 2)
 

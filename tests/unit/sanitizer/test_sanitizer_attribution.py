@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from recorded_sanitizer import recorded
 
-from pytest_gpukern.processes.sessions import ChildRun
+from pytest_gpukern.processes.sessions import ChildRun, Ending
 from pytest_gpukern.sanitizer.finding import Home, Place, ToolFinding, python_line
 from pytest_gpukern.sanitizer.judge import Judgement, findings_in
 from pytest_gpukern.sanitizer.sessions import (
@@ -36,13 +36,13 @@ class Sessions:
         self.asked.append("".join(nodeids))
         dead = next((nodeid for nodeid in nodeids if nodeid in self.dies), None)
         ran = nodeids[: nodeids.index(dead)] if dead else nodeids
-        outcomes = {
-            nodeid: ("skipped", "why") if nodeid in self.skipped else ("passed", "") for nodeid in ran
+        ends = {
+            nodeid: Ending("skipped", "why") if nodeid in self.skipped else Ending("passed") for nodeid in ran
         }
         if any(nodeid in self.ill for nodeid in ran) or (self.together and self.together <= set(ran)):
-            return FOUND, ChildRun(outcomes=outcomes, during=dead)
+            return FOUND, ChildRun(ends, during=dead)
         reason = Judgement(reason=f"it ended while running {dead}")
-        return reason if dead else CLEAN, ChildRun(outcomes=outcomes, during=dead)
+        return reason if dead else CLEAN, ChildRun(ends, during=dead)
 
 
 def states(found):
@@ -54,7 +54,7 @@ def test_tests_that_are_clean_together_take_one_session():
     found = attributed(list("abcdefgh"), sessions)
     assert sessions.asked == ["abcdefgh"]
     assert set(states(found).values()) == {"clean"}
-    assert found["a"].outcome == ("passed", "")
+    assert found["a"].ending == Ending("passed")
 
 
 def test_a_finding_is_held_against_the_test_that_shows_it_alone():
@@ -91,19 +91,19 @@ def test_a_tool_that_does_not_work_here_is_not_asked_again_for_each_test():
 
 
 def test_a_test_of_which_a_clean_session_tells_nothing_is_not_checked():
-    found = attributed(["a", "b"], lambda nodeids: (CLEAN, ChildRun(outcomes={"a": ("passed", "")})))
+    found = attributed(["a", "b"], lambda nodeids: (CLEAN, ChildRun({"a": Ending("passed")})))
     assert states(found) == {"a": "clean", "b": "not checked"}
     assert "did not run" in found["b"].judgement.reason
 
 
 def test_a_skipped_test_needs_nobody_to_vouch_for_it():
-    found = attributed(["a"], lambda nodeids: (UNCHECKED, ChildRun(outcomes={"a": ("skipped", "too large")})))
+    found = attributed(["a"], lambda nodeids: (UNCHECKED, ChildRun({"a": Ending("skipped", "too large")})))
     assert ending({"memcheck": found["a"]}, detected_by=None, home=HOME) == ("skipped", "too large")
     assert attributed([], Sessions()) == {}
 
 
 def ended(judgement=CLEAN, outcome="passed", text="", **changes):
-    return TestRun(judgement, (outcome, text), **changes)
+    return TestRun(judgement, Ending(outcome, text), **changes)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from plugin.fake_gpu import lock_state
 from pytest_gpukern.gpu.libcuda import LibCuda
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.messages import Begin, Import, encoded
-from pytest_gpukern.processes.sessions import ChildRequest, ChildSessions
+from pytest_gpukern.processes.sessions import ChildRequest, ChildSessions, Ending
 from pytest_gpukern.session.child import files_to_collect, wait_for_turn
 
 BEGIN = Begin((), (), ())
@@ -103,8 +103,8 @@ def test_a_real_process_runs_what_it_finds_and_names_what_it_does_not(tmp_path):
     (tmp_path / "test_d.py").write_text("import not_there")
     wanted = ("sm[90]/test_a.py::test_b", "test_d.py::test_c", "gone.py::test_d")
     found = runs(tmp_path, *wanted, watched_roots=(str(tmp_path),), watched_names=("json",))
-    assert found.outcomes.pop("test_d.py::test_c")[1].startswith("test_d.py could not be collected: ")
-    assert found.outcomes == {"sm[90]/test_a.py::test_b": ("passed", "")}
+    assert found.endings.pop("test_d.py::test_c").text.startswith("test_d.py could not be collected: ")
+    assert found.endings == {"sm[90]/test_a.py::test_b": Ending("passed")}
     assert found.problem.startswith("not found: gone.py::test_d, ")
     assert found.others == ()
     *others, own = found.modules
@@ -119,7 +119,7 @@ def test_a_real_process_that_collects_all_lists_our_unwanted_tests_and_a_test_ma
     found = runs(tmp_path, "test_a.py::test_c", collects_all=True)
     assert found.others == ("test_a.py::test_f", "test_d.py::test_f")
     assert found.problem.startswith("it was ended by 'enough' while running test_a.py::test_c: ")
-    assert (found.outcomes, found.exit) == ({}, "enough")
+    assert (found.endings, found.exit) == ({}, "enough")
 
 
 def test_a_test_that_a_real_process_cannot_collect_has_failed_and_the_others_run(tmp_path):
@@ -129,10 +129,10 @@ def test_a_test_that_a_real_process_cannot_collect_has_failed_and_the_others_run
     for file in ("tests/test_a.py", "test_b.py"):
         (tmp_path / file).write_text("def test_c(): pass")
     found = runs(tmp_path, "tests/test_a.py::test_c", "test_b.py::test_c")
-    why = found.outcomes["tests/test_a.py::test_c"][1]
+    why = found.endings["tests/test_a.py::test_c"].text
     assert why.startswith("tests could not be collected: ")
     assert "'not_there_at_all'" in why
-    assert [outcome for outcome, _ in found.outcomes.values()] == ["failed", "passed"]
+    assert [ending.outcome for ending in found.endings.values()] == ["failed", "passed"]
     assert (found.problem, found.ended_early) == (None, False)
 
 
