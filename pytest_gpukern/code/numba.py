@@ -117,7 +117,7 @@ class NumbaStandIn:
         self.make, dispatcher._Kernel = dispatcher._Kernel, self._recorded_kernel
         of = dispatcher.CUDADispatcher
         of.enable_caching = lambda _: None  # a cubin of yesterday, and a file of a kernel that is none
-        codegen.CUDACodeLibrary.get_cufunc = lambda library: _Function(library)
+        codegen.CUDACodeLibrary.get_cufunc = lambda _: _refuse("registers and occupancy of a kernel")
         compile_device, call = of.compile_device, of.call
 
         def compiled_device_function(this: Any, args: Any, return_type: Any = None) -> Any:
@@ -194,7 +194,6 @@ class NumbaStandIn:
             "cuMemcpyDtoH": copy_to_host,
             "cuMemcpyHtoD": copy,
             "cuMemsetD8": lambda to, byte, count, *_: ctypes.memset(int(to), byte, count),
-            "cuOccupancyMaxActiveBlocksPerMultiprocessor": _resident_blocks,
             "cuStreamCreate": lambda _: binding.CUstream(next(self._handles)),
         }
 
@@ -267,33 +266,15 @@ class _RecordedKernel:
             raise DoesNotCompile(f"{_place(self.py_func)}: {said}")
 
     def __getattr__(self, name: str) -> Any:
-        """Has Numba's kernel answer the rest, such as its PTX or registers."""
+        """Has Numba's kernel answer the rest, such as its PTX."""
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._lowered, name)
 
 
-class _Function:
-    """Stands for a function loaded on the device: the driver's facts of it that follow from its registers."""
-
-    def __init__(self, library: Any) -> None:
-        self.regs = cubin.registers(library.get_cubin().code)[library._entry_name]
-        self.maxthreads = self.max_threads_per_block = min(_threads(self.regs), _MOST_THREADS)
-        self.attrs = self.attributes = self.kernel = self.handle = self
-
-    def __getattr__(self, name: str) -> NoReturn:
-        _refuse(f"{name} of a kernel")
-
-
 def _threads(registers: int) -> int:
     """Returns the threads that an SM has registers for. A warp gets them by 256, the four quarters alike."""
     return _ATTRIBUTE["MAX_REGISTERS_PER_MULTIPROCESSOR"] // (-(-registers // 8) * 256) // 4 * 4 * 32
-
-
-def _resident_blocks(function: _Function, threads: int, _: int) -> int:
-    """Returns how many blocks of a kernel a multiprocessor holds, if shared memory suffices."""
-    fit = min(_threads(function.regs), _ATTRIBUTE["MAX_THREADS_PER_MULTIPROCESSOR"])
-    return min(fit // (-(-threads // 32) * 32), _ATTRIBUTE["MAX_BLOCKS_PER_MULTIPROCESSOR"])
 
 
 def _require_tested_libraries() -> None:
