@@ -51,7 +51,6 @@ class ToolFinding:
         thread: its index in the block, where told; for a hazard, that of the earlier access.
         accesses: both accesses of a hazard, the earlier one first; else empty.
         device: where in the kernels' sources, the faulting place first.
-        record: the whole record, as XML.
     """
 
     text: str
@@ -60,7 +59,6 @@ class ToolFinding:
     thread: Index | None = None
     accesses: tuple[Access, ...] = ()
     device: tuple[Place, ...] = ()
-    record: str = ""
 
 
 _HAZARD = re.compile(r"(?:Potential )?(.*\bhazard) detected")

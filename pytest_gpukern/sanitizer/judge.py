@@ -80,7 +80,7 @@ def judge(tool: str, status: int | None, xml: str | None, log: str, problem: str
     if count and not blind:
         said = next((line for line in lines if line and not line.startswith(_BANNER)), "")
         text = f"{tool}'s summary counts {count} errors, its XML has none: {said}"
-        return Judgement((ToolFinding(text, record=log),), count=count)
+        return Judgement((ToolFinding(text),), count=count)
     last_words = last_lines("\n".join(lines))
     if blind:
         reason = f"{tool} says: {'; '.join(dict.fromkeys(blind))}"[:_LONGEST]
@@ -126,13 +126,12 @@ def _finding(record: ElementTree.Element) -> ToolFinding:
     ]
     device = [place for where in record.iter("where") if (place := _place(where)) != Place()]
     return ToolFinding(
-        text=_said(record) or _own(record, "kind") or "record",
+        text=_said(record) or _own(record, "kind") or _texts(record) or "record",
         kernel=next((place.function for place in device if place.function), None),
         block=_index(record, "blockIdx"),
         thread=_index(record, "threadIdx"),
         accesses=tuple(accesses),
         device=tuple(dict.fromkeys(device)),
-        record=ElementTree.tostring(record, encoding="unicode").strip(),
     )
 
 
@@ -143,10 +142,14 @@ def _said(record: ElementTree.Element) -> str:
         return ""
     text, kind = _own(what, "text"), _own(what, "type")
     if text is None:
-        text = " ".join(part.strip() for part in what.itertext() if part.strip())
+        text = _texts(what)
     elif kind is not None:
         text = f"{text}: {kind[:1].lower()}{kind[1:]}"
     return " ".join(text.split())
+
+
+def _texts(element: ElementTree.Element) -> str:
+    return " ".join(" ".join(element.itertext()).split())
 
 
 def _place(element: ElementTree.Element | None) -> Place:

@@ -19,7 +19,6 @@ from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
 from pytest_gpukern.session.controller import Controller
 from pytest_gpukern.session.item import FIXTURES, MARKER, case_of, place_of, replay
 from pytest_gpukern.session.stash import environment_of, refuse_distribution, runs_tests, settings_of, tell
-from pytest_gpukern.values.untrusted_json import printable_lines
 
 
 class Sanitizer:
@@ -57,20 +56,6 @@ class Sanitizer:
             for item in items.values():
                 self._replay(item)
         return (yield)
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_makereport(
-        self, item: pytest.Item, call: pytest.CallInfo[None]
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Shows the records of what the tools found."""
-        report = yield
-        if call.when == "call":
-            report.sections += [
-                (f"compute-sanitizer {tool}", printable_lines(sessions.records_of(test.judgement.findings)))
-                for tool, test in self._of(item.nodeid).items()
-                if test.judgement.findings
-            ]
-        return report
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -126,11 +111,8 @@ class Sanitizer:
         if why is not None:
             self._controller.problems.append(f"{self._option}: {tool} checked nothing: {why}")
 
-    def _of(self, nodeid: str) -> dict[str, sessions.TestRun]:
-        return {tool: tests[nodeid] for tool, tests in self._tests.items() if nodeid in tests}
-
     def _replay(self, item: pytest.Item) -> None:
-        by_tool = self._of(item.nodeid)
+        by_tool = {tool: tests[item.nodeid] for tool, tests in self._tests.items() if item.nodeid in tests}
         case, detected_by = case_of(item), _detected_by(item)
         what = "variant" if case is not None and case.variant.prepare is not None else "test"
         home = Home(what, Place(None, *place_of(item)), str(self._config.rootpath))

@@ -91,7 +91,6 @@ def _of(nodeid: str, judgement: Judgement, ran: ChildRun) -> TestRun:
 
 
 _SHOWN_FINDINGS = 5
-_SHOWN_RECORDS = 2
 
 
 def ending(by_tool: Mapping[str, TestRun], *, detected_by: str | None, home: Home) -> tuple[str, str]:
@@ -159,13 +158,6 @@ def _without_threads(finding: ToolFinding, home: Home) -> Hashable:
     """Returns what findings have in common that differ in their threads and blocks only."""
     accesses = tuple((access.what, access.place) for access in finding.accesses)
     return finding.text, finding.kernel, finding.device, accesses, python_line(finding, home)
-
-
-def records_of(findings: Sequence[ToolFinding]) -> str:
-    texts = [finding.record for finding in findings[:_SHOWN_RECORDS]]
-    if len(findings) > _SHOWN_RECORDS:
-        texts.append(f"and {len(findings) - _SHOWN_RECORDS} more records")
-    return "\n".join(texts)
 
 
 def counted(tests: Iterable[TestRun]) -> str:

@@ -15,7 +15,6 @@ def test_a_record_is_read_with_the_frames_of_the_device():
     found = findings_in(recorded("memcheck.xml"))[0]
     assert found.accesses == ()
     assert found.device == (Place(found.kernel, "/project/kernels.py", 18),)
-    assert found.record == OUT_OF_BOUNDS.strip()
 
 
 IN_WORDS = {
@@ -57,7 +56,7 @@ def test_a_hazard_without_lines_names_both_threads_and_the_test():
 
 def test_a_record_of_which_nothing_is_known_is_a_finding():
     (found,) = findings_in(xml("<record><new>thing</new></record>"))
-    assert found == ToolFinding("record", record="<record><new>thing</new></record>")
+    assert found == ToolFinding("thing")
     assert not judged(xml=xml("<record/>")).is_in_a_kernel
     (found,) = findings_in(xml("<record><kind>New</kind><what><size>4</size><of>read</of></what></record>"))
     assert (found.text, in_words(found, HOME)) == ("4 read", "4 read, test at test_it.py:7")
