@@ -50,13 +50,6 @@ def only_verdict(case, **options):
     return verdict
 
 
-def test_equal_times_are_the_same_and_nothing_is_measured_again():
-    case = (sessions(BASE_NS), sessions(times(1.0001)))
-    (conclusion,), asked = concluded(case, again=case)
-    assert (conclusion.outcome, asked) == ("passed", [])
-    assert [verdict.kind for verdict in conclusion.verdicts.values()] == [VerdictKind.SAME]
-
-
 def test_a_suspect_is_measured_again_and_slower_only_if_that_says_so():
     suspect = (sessions(BASE_NS), sessions(times(1.1)))
     twice = sessions(BASE_NS[:2])

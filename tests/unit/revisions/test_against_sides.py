@@ -234,27 +234,11 @@ def test_later_sessions_of_the_base_leave_out_what_it_lacks_and_what_failed(side
     assert [ending.outcome for ending in of_a_in_head] == ["passed"] * 2
 
 
-def test_a_side_that_runs_the_others_code_ends_the_comparison(sides):
-    own, others = (dataclasses.replace(RAN, modules=(of("pkg", side),)) for side in (sides.base, sides.head))
-    with pytest.raises(AgainstError, match="the base did not run its own code"):
-        turns_of(sides, Children(others)).take([A], 2)
-    turns_of(sides, Children(own, others)).take([A], 1)
-
-
 def test_a_side_that_loaded_nothing_of_its_own_ends_the_comparison(sides):
     numpy = LoadedModule("numpy", "/lib/numpy.py", "abc")
     elsewhere = ChildRun({A: Ending("passed", "", PASSED)}, (numpy,))
     with pytest.raises(AgainstError, match="the base loaded no module from"):
         turns_of(sides, Children(elsewhere)).take([A], 2)
-
-
-def test_the_modules_of_both_sides_are_counted_and_compared(sides):
-    found = turns_of(sides, Children(RAN))
-    found.take([A], 1)
-    first, second, same = found.code()
-    assert first.startswith("the base loaded 1 modules of its own, hash ")
-    assert second.startswith("the working tree loaded 1 modules of its own, hash ")
-    assert same == "the modules of both are the same"
 
 
 def test_modules_of_removed_tests_which_the_first_session_of_the_base_alone_loads_do_not_count(sides):

@@ -185,12 +185,6 @@ def test_a_child_is_told_which_processes_are_ours_once_this_one_has_looked_at_th
     assert found.gpu.for_children == {"GPUKERN_FAMILY": "7,30"}
 
 
-def test_each_process_has_an_id_of_its_own_for_its_session(monkeypatch):
-    one, other = environment(monkeypatch).session, environment(monkeypatch).session
-    assert re.fullmatch("[0-9a-f]{8}", one)
-    assert one != other
-
-
 @pytest.mark.parametrize(
     ("gpu", "times", "on_gpu", "observed"),
     [

@@ -482,14 +482,6 @@ def test_a_case_travels_with_everything_that_identifies_it(gpu, timer):
     assert not result.simulated
 
 
-def test_nothing_is_measured_where_measuring_is_off(gpu, timer, events):
-    result = run(case_of(noting(events)), FakeEnvironment(gpu, settings=Settings(asked=True)))
-    assert result.correctness is Correctness.PASSED
-    assert result.measurements == ()
-    assert "timed" not in events
-    assert events.count("launch") == 3
-
-
 def test_the_device_is_held_while_checking_and_measuring_and_given_back(gpu, timer):
     environment = FakeEnvironment(gpu)
     held = []
@@ -516,19 +508,6 @@ def test_memory_is_given_back_however_a_case_ends(gpu, timer, events, monkeypatc
     assert events.count("close") == len(gpu.workspaces) == (1 if ending == "wrong" else 3)
     assert gpu.released == 1
     assert not environment.locked
-
-
-# incorrect
-
-
-def test_an_incorrect_case_is_not_timed(gpu, timer, events):
-    result = run(case_of(lambda a, out: lambda: np.multiply(a, 3, out=out)), FakeEnvironment(gpu))
-    assert result.correctness is Correctness.INCORRECT
-    assert result.diagnosis.startswith("out: wrong values: 8 of 8 elements")
-    assert result.errors["out"].mismatches == 8
-    assert result.measurements == ()
-    assert result.verdicts == {}
-    assert "timed" not in events
 
 
 # what does not run, and why
@@ -598,22 +577,10 @@ def session(median_ns, **changes):
     return SessionTime(median_ns=median_ns, conditions=conditions, **{**values, **changes})
 
 
-def test_the_markers_threshold_wins_over_the_runs(gpu, timer):
-    environment = FakeEnvironment(gpu, recorded=(session(900.0),) * 2)
-    assert run(case_of(right), environment).verdicts["kernel/event/cold"].kind is VerdictKind.SLOWER
-    lenient = run(case_of(right), environment, MarkerOptions(threshold=0.5))
-    assert lenient.verdicts["kernel/event/cold"].kind is VerdictKind.SAME
-
-
 def test_a_host_variant_is_judged_by_the_processors_record(timer):
     environment = FakeEnvironment()
     run(case_of(right, "host"), environment)
     assert environment.asked_for_records == [("end_to_end/host/hot", False)]
-
-
-def test_without_baselines_nothing_is_compared(gpu, timer):
-    environment = FakeEnvironment(gpu, settings=measuring(baseline="off"), recorded=(session(500.0),) * 2)
-    assert run(case_of(right), environment).verdicts == {}
 
 
 @pytest.mark.parametrize("baseline", ["off", "compare"])
