@@ -7,18 +7,16 @@ The marked instructions store and load as many bytes as `ptxas -v` reports for a
 13.0.88 and 13.5.37, sm_80, sm_90 and sm_120, also after separate compilation and link-time optimization. What
 a device function saves of its caller's registers is not marked, though ptxas counts it.
 
-Most of the 0.3 s that `nvdisasm` takes for a kernel is its start-up, so `Store` keeps what was read.
+Most of the 0.3 s that `nvdisasm` takes for a kernel is its start-up, so what was read is kept in memory.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import hashlib
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -31,7 +29,7 @@ from pytest_gpukern.gpu.kernel_facts import with_occupancy
 from pytest_gpukern.gpu.programs import cuda_program
 from pytest_gpukern.values import atomic_file
 from pytest_gpukern.values.result import KernelFacts
-from pytest_gpukern.values.untrusted_json import FileError, bounded, content_of, printable
+from pytest_gpukern.values.untrusted_json import bounded, printable
 
 _REMEDY = "pip install --upgrade 'pytest-gpukern[code]'"
 _OLDEST = "13.4.92"  # of cuda-toolkit 13.4.2: 13.4.49, of 13.4.1, says "Unknown option 'annotate'"
@@ -93,7 +91,7 @@ def require_tools() -> None:
             raise DisassemblyError(f"{path} is of version {version}, and {_OLDEST} is needed: {_REMEDY}")
 
 
-def facts(compiled: Compiled, kernel: str, architecture: str, grid: Dimensions, store: Store) -> KernelFacts:
+def facts(compiled: Compiled, kernel: str, architecture: str, grid: Dimensions) -> KernelFacts:
     """Returns the facts about a kernel that was compiled for an architecture such as `sm_90` or `sm_90a`.
 
     Instructions, their size without padding and spills are those of the entry and of the functions in the
@@ -107,24 +105,26 @@ def facts(compiled: Compiled, kernel: str, architecture: str, grid: Dimensions, 
     code = cubin.code_sha256(compiled.image)
     if code is None:
         raise DisassemblyError(f"what {kernel} compiled to for {architecture} is no cubin of CUDA 12 or 13")
-    reader, disassembler = tool("cuobjdump"), tool("nvdisasm")
-    # If this process is killed, a later one removes the folder.
-    with atomic_file.TemporaryFolder("code") as folder:
-        path = f"{folder}/kernel.cubin"
-        Path(path).write_bytes(compiled.image)
-        usages = _usages(reader, reader.output("-res-usage", path))
-        usage = usages.get(compiled.entry) or reader.not_understood(f"no function {compiled.entry}")
-        # No name is in the key: Numba numbers the functions of a process, so one kernel has several.
-        place, sizes = list(usages).index(compiled.entry), structs.astuple(usage)[1:]
-        known = store.facts(
-            f"{_FORM} {code} {place} {sizes} {architecture} {disassembler.version}",
-            lambda: _disassembled(disassembler, path, usage),
-        )
-    shared_bytes = _static_shared(reader, usage.shared_bytes, compiled.image) + compiled.shared_bytes
+    known = _read(compiled.image, compiled.entry)
+    shared_bytes = known.shared_bytes + compiled.shared_bytes
     known = structs.replace(known, name=kernel, symbol=compiled.entry, machine_code_sha256=f"code:{code}")
     known = structs.replace(known, shared_bytes=shared_bytes, grid=grid, block=compiled.block)
     version = re.fullmatch(r"sm_(\d+)(\d)[af]?", architecture)
     return with_occupancy(known, (int(version[1]), int(version[2])) if version else None)
+
+
+@functools.cache
+def _read(image: bytes, entry: str) -> KernelFacts:
+    """Returns what the tools tell of a kernel in a cubin."""
+    reader = tool("cuobjdump")
+    # If this process is killed, a later one removes the folder.
+    with atomic_file.TemporaryFolder("code") as folder:
+        path = f"{folder}/kernel.cubin"
+        Path(path).write_bytes(image)
+        usages = _usages(reader, reader.output("-res-usage", path))
+        usage = usages.get(entry) or reader.not_understood(f"no function {entry}")
+        known = _disassembled(tool("nvdisasm"), path, usage)
+    return structs.replace(known, shared_bytes=_static_shared(reader, usage.shared_bytes, image))
 
 
 _USAGE = re.compile(
@@ -277,28 +277,3 @@ def class_of(opcode: str, operands: str = "") -> str:
     special = next((kind for words, kind in _SPECIAL if words.match(f"{opcode} {operands}")), None)
     name = opcode.partition(".")[0]
     return special or _CLASSES.get(name) or _CLASSES.get(name.removeprefix("U"), _OTHER)
-
-
-_FORM = 2  # of what the store keeps, and of the classes: what another one wrote is never asked for
-
-
-class Store(NamedTuple):
-    """Keeps facts in a folder by what was disassembled and by which version of the tool.
-
-    Processes may share it. A damaged entry is made again; one that cannot be written is not kept.
-    """
-
-    folder: Path
-
-    def facts(self, key: str, make: Callable[[], KernelFacts]) -> KernelFacts:
-        path = self.folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
-        with contextlib.suppress(FileError, ValueError, msgspec.MsgspecError):
-            checksum, _, content = content_of(path).partition(b"\n")
-            if checksum == hashlib.sha256(content).hexdigest().encode():
-                return msgspec.json.decode(content, type=KernelFacts)
-        facts = make()
-        content = msgspec.json.encode(facts)
-        with contextlib.suppress(OSError, FileError):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            atomic_file.replace(path, hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
-        return facts

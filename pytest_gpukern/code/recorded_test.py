@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-import tempfile
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,12 +14,11 @@ from typing import Any, NoReturn
 import pytest
 
 from pytest_gpukern.backends.backend import missing_library
-from pytest_gpukern.code.disassembly import DisassemblyError, Store, facts, require_tools
+from pytest_gpukern.code.disassembly import DisassemblyError, facts, require_tools
 from pytest_gpukern.code.launches import H200, CannotBeKnown, DoesNotCompile, Launch, StandIn
 from pytest_gpukern.gpu.fingerprint import library_versions
 from pytest_gpukern.gpu.kernel_facts import autotuned
 from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error, torch_wants_gpu
-from pytest_gpukern.measure.ceilings import default_cache_dir
 from pytest_gpukern.problems.call_by_name import Point, ProblemError, call_by_name, place_of
 from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.problems.problem import Problem
@@ -309,14 +307,8 @@ def _compiled(launches: list[tuple[str, Launch]], architecture: str) -> Compiled
             compiled = launch.compiled(architecture)
         except DoesNotCompile as error:
             return CompiledCode(compilers, refused=str(error))
-        kernels[facts(compiled, launch.kernel, architecture, launch.grid, _store())] = None
+        kernels[facts(compiled, launch.kernel, architecture, launch.grid)] = None
     return CompiledCode(compilers, tuple(kernels), autotuned=autotuned(kernels))
-
-
-@functools.cache
-def _store() -> Store:
-    folder = default_cache_dir()
-    return Store((folder or Path(tempfile.mkdtemp())) / "code")
 
 
 @functools.cache

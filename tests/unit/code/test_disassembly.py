@@ -14,7 +14,6 @@ import pytest
 from pytest_gpukern.code import disassembly
 from pytest_gpukern.code.disassembly import (
     DisassemblyError,
-    Store,
     Tool,
     ToolsMissing,
     class_of,
@@ -23,7 +22,6 @@ from pytest_gpukern.code.disassembly import (
 )
 from pytest_gpukern.code.launches import Compiled
 from pytest_gpukern.gpu import cubin
-from pytest_gpukern.values.result import KernelFacts
 
 try:
     MISSING = "" if all(map(tool, ("ptxas", "cuobjdump", "nvdisasm"))) else "a tool is missing"
@@ -76,20 +74,15 @@ def assembled(text=ALL, architecture="sm_90", *options):
         return target.read_bytes(), done.stderr
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory):
-    return Store(tmp_path_factory.mktemp("store"))
-
-
-def facts_of(image, entry, store, architecture="sm_90", block=(128, 1, 1), shared_bytes=0):
-    return facts(Compiled(image, entry, block, shared_bytes), entry, architecture, (10, 1, 1), store)
+def facts_of(image, entry, architecture="sm_90", block=(128, 1, 1), shared_bytes=0):
+    return facts(Compiled(image, entry, block, shared_bytes), entry, architecture, (10, 1, 1))
 
 
 @needs_tools
 @pytest.mark.parametrize("name", ["neither", "array", "spills", "both"])
-def test_spilled_registers_are_told_apart_from_local_arrays(kept, name):
+def test_spilled_registers_are_told_apart_from_local_arrays(name):
     image, said = assembled(ALL, "sm_90", "-maxrregcount=24")
-    known = facts_of(image, name, kept)
+    known = facts_of(image, name)
     sizes = re.search(rf"properties for {name}\s+(\d+)\D+(\d+)\D+(\d+).*\n.*Used (\d+) registers", said)
     frame, stores, _, registers = map(int, sizes.groups())
     rest = frame - ARRAY_BYTES if name in ("array", "both") else frame
@@ -114,39 +107,39 @@ def test_the_marks_of_the_tool_are_the_bytes_that_ptxas_reports(tmp_path):
 
 @needs_tools
 @every_architecture
-def test_a_stray_double_shows(kept, architecture):
+def test_a_stray_double_shows(architecture):
     image, _ = assembled(ALL, architecture)
-    right = dict(facts_of(image, "neither", kept, architecture).instructions)
-    stray = dict(facts_of(image, "double", kept, architecture).instructions)
+    right = dict(facts_of(image, "neither", architecture).instructions)
+    stray = dict(facts_of(image, "double", architecture).instructions)
     assert (right["fp32"], right.get("fp64")) == (1, None)
     assert (stray["fp64"], stray["conversion"]) == (1, 2)
 
 
 @needs_tools
 @every_architecture
-def test_shared_memory_is_static_and_dynamic_without_what_the_driver_reserves(kept, architecture):
+def test_shared_memory_is_static_and_dynamic_without_what_the_driver_reserves(architecture):
     image, _ = assembled(ALL, architecture)
-    assert facts_of(image, "shares", kept, architecture, shared_bytes=256).shared_bytes == 768
-    assert facts_of(image, "neither", kept, architecture).shared_bytes == 0
+    assert facts_of(image, "shares", architecture, shared_bytes=256).shared_bytes == 768
+    assert facts_of(image, "neither", architecture).shared_bytes == 0
 
 
 @needs_tools
-def test_the_launch_and_the_code_are_in_the_facts(kept):
+def test_the_launch_and_the_code_are_in_the_facts():
     image, _ = assembled()
-    known = facts_of(image, "shares", kept, block=(1024, 1, 1))
+    known = facts_of(image, "shares", block=(1024, 1, 1))
     assert known.machine_code_sha256 == f"code:{cubin.code_sha256(image)}"
     assert (known.symbol, known.grid, known.block) == ("shares", (10, 1, 1), (1024, 1, 1))
     assert known.code_bytes == 16 * sum(dict(known.instructions).values())
     assert {("shared", 2), ("barrier", 1), ("global", 2)} <= set(known.instructions)
     assert (known.occupancy, known.blocks_per_sm) == (1, 2)
-    assert facts_of(image, "shares", kept, "sm_130").occupancy is None
+    assert facts_of(image, "shares", "sm_130").occupancy is None
 
 
 @needs_tools
-def test_a_function_in_the_module_counts_for_the_kernel_that_calls_it(kept):
+def test_a_function_in_the_module_counts_for_the_kernel_that_calls_it():
     image, _ = assembled(kernel("calls") + kernel("neither"), "sm_90", "-c")  # leaves functions apart
-    assert ("special", 1) in facts_of(image, "calls", kept).instructions
-    assert "special" not in dict(facts_of(image, "neither", kept).instructions)
+    assert ("special", 1) in facts_of(image, "calls").instructions
+    assert "special" not in dict(facts_of(image, "neither").instructions)
 
 
 def printing(tmp_path, printed):
@@ -157,31 +150,8 @@ def printing(tmp_path, printed):
 
 
 def use_instead(monkeypatch, name, other):
+    disassembly._read.cache_clear()
     monkeypatch.setattr(disassembly, "tool", lambda wanted: other if wanted == name else tool(wanted))
-
-
-@needs_tools
-def test_only_what_is_not_in_the_store_is_disassembled(tmp_path, kept, monkeypatch):
-    named, changed = (assembled(kernel("k", BODIES[name]))[0] for name in ("neither", "double"))
-    renamed, _ = assembled(kernel("tenth_of_its_process", BODIES["neither"]))
-    known = facts_of(named, "k", kept)
-    use_instead(monkeypatch, "nvdisasm", printing(tmp_path, "no disassembly"))
-    assert facts_of(named, "k", kept) == known
-    assert facts_of(renamed, "tenth_of_its_process", kept).instructions == known.instructions
-    with pytest.raises(DisassemblyError, match="no disassembly"):
-        facts_of(changed, "k", kept)
-
-
-def test_a_damaged_entry_is_made_again_and_a_folder_that_cannot_be_made_is_none(tmp_path):
-    known = KernelFacts("kernel", 8, 0, 0, stack_bytes=0, code_bytes=16, instructions=(("fp32", 1),))
-    Store(tmp_path / "store").facts("key", lambda: known)
-    (entry,) = (tmp_path / "store").iterdir()
-    sound = entry.read_bytes()
-    for damaged in (b"", sound[:40], sound[:-1], sound.replace(b"16", b"32")):
-        entry.write_bytes(damaged)
-        assert Store(tmp_path / "store").facts("key", lambda: known) == known
-        assert entry.read_bytes() == sound
-    assert Store(entry).facts("key", lambda: known) == known
 
 
 def listed(**changed):
@@ -205,26 +175,25 @@ def listed(**changed):
     ],
 )
 def test_another_form_of_disassembly_is_an_error_that_names_the_tool(tmp_path, monkeypatch, printed):
-    store = Store(tmp_path / "store")
     use_instead(monkeypatch, "nvdisasm", printing(tmp_path, printed))
     with pytest.raises(DisassemblyError, match=r"changed \(\d+\.\d+\.\d+\) printed .*pip install"):
-        facts_of(assembled()[0], "neither", store)
+        facts_of(assembled()[0], "neither")
     use_instead(monkeypatch, "nvdisasm", printing(tmp_path, listed()))
-    assert facts_of(assembled()[0], "neither", store).instructions == (("fp32", 1),)
+    assert facts_of(assembled()[0], "neither").instructions == (("fp32", 1),)
 
 
 @needs_tools
 @pytest.mark.parametrize("usage", ["", "REG:8 STACK:0 SHARED:16 LOCAL:0", "REG:8 STACK:0 LOCAL:0"])
-def test_another_form_of_resource_usage_is_an_error(tmp_path, kept, monkeypatch, usage):
+def test_another_form_of_resource_usage_is_an_error(tmp_path, monkeypatch, usage):
     use_instead(monkeypatch, "cuobjdump", printing(tmp_path, f" Function neither:\n  {usage}\n"))
     with pytest.raises(DisassemblyError, match="printed what we do not understand"):
-        facts_of(assembled(kernel("neither"))[0], "neither", kept)
+        facts_of(assembled(kernel("neither"))[0], "neither")
 
 
 @needs_tools
-def test_what_no_tool_takes_is_an_error(kept):
+def test_what_no_tool_takes_is_an_error():
     with pytest.raises(DisassemblyError, match="what neither compiled to for sm_90 is no cubin"):
-        facts_of(b"no ELF", "neither", kept)
+        facts_of(b"no ELF", "neither")
     with pytest.raises(DisassemblyError, match=r"nvdisasm .* fails with -no-such-option: .*pip install"):
         tool("nvdisasm").output("-no-such-option")
 
