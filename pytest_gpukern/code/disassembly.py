@@ -39,10 +39,6 @@ class DisassemblyError(Exception):
     """Says in one line why the facts about a kernel cannot be read."""
 
 
-class ToolsMissing(DisassemblyError):  # noqa: N818
-    """Says that a tool of NVIDIA's is not installed, and how to install it."""
-
-
 class Tool(NamedTuple):
     """Runs `cuobjdump` or `nvdisasm`."""
 
@@ -71,11 +67,11 @@ class Tool(NamedTuple):
 
 @functools.cache
 def tool(name: str) -> Tool:
-    """Returns `cuobjdump` or `nvdisasm`; raises ToolsMissing, or DisassemblyError if it tells no version."""
+    """Returns `cuobjdump` or `nvdisasm`; raises DisassemblyError if it is missing, or tells no version."""
     path = cuda_program(name)
     if path is None:
         places = "NVIDIA's wheels, CUDA_HOME, CUDA_PATH or PATH"
-        raise ToolsMissing(f"{name} is not in {places}; kernels are read by it: {_REMEDY}")
+        raise DisassemblyError(f"{name} is not in {places}; kernels are read by it: {_REMEDY}")
     found = Tool(path, "version unknown")
     printed = found.output("--version")
     version = re.search(r"\bV(\d+\.\d+\.\d+)\b", printed)
@@ -100,7 +96,7 @@ def facts(compiled: Compiled, kernel: str, architecture: str, grid: Dimensions) 
     `local_bytes` only what is spilled. `shared_bytes` is without the KiB that the driver reserves from sm_90
     on. There is no occupancy if the limits of the architecture are not known.
 
-    Raises ToolsMissing, or DisassemblyError if a tool refuses the cubin or its output is not understood.
+    Raises DisassemblyError if a tool is missing, refuses the cubin or prints what is not understood.
     """
     code = cubin.code_sha256(compiled.image)
     if code is None:

@@ -15,7 +15,6 @@ from pytest_gpukern.code import disassembly
 from pytest_gpukern.code.disassembly import (
     DisassemblyError,
     Tool,
-    ToolsMissing,
     class_of,
     facts,
     tool,
@@ -25,7 +24,7 @@ from pytest_gpukern.gpu import cubin
 
 try:
     MISSING = "" if all(map(tool, ("ptxas", "cuobjdump", "nvdisasm"))) else "a tool is missing"
-except ToolsMissing as error:
+except DisassemblyError as error:
     MISSING = str(error)
 needs_tools = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 every_architecture = pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])
@@ -201,7 +200,7 @@ def test_what_no_tool_takes_is_an_error():
 def test_a_missing_tool_is_told_with_what_installs_it(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(disassembly, "cuda_program", lambda name: None)
-    with pytest.raises(ToolsMissing, match=r"nvdisasm is not in NVIDIA's wheels.*pip install .*\[code\]"):
+    with pytest.raises(DisassemblyError, match=r"nvdisasm is not in NVIDIA's wheels.*pip install .*\[code\]"):
         tool.__wrapped__("nvdisasm")
 
 
