@@ -333,9 +333,3 @@ def gpu_benchmark(request: pytest.FixtureRequest) -> Generator[GpuBenchmark]:
     test.begin()
     yield GpuBenchmark(test)
     test.let_go()  # it keeps arrays
-
-
-@pytest.fixture
-def gpukern(gpu_benchmark: GpuBenchmark) -> GpuBenchmark:
-    """Returns the same object as `gpu_benchmark`, under the plugin's own name."""
-    return gpu_benchmark

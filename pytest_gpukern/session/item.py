@@ -38,7 +38,7 @@ TAKEN_OVER = pytest.StashKey[Any]()
 """Measures for a test's `benchmark` fixture; missing if that is pytest-benchmark's alone."""
 CONTEXT = pytest.StashKey[int]()
 """The CUDA context in which a test's body began, if its module has another test."""
-FIXTURES = frozenset(("gpu_benchmark", "gpukern", "gpu_device", "gpu_synchronize", "gpu_warmup"))
+FIXTURES = frozenset(("gpu_benchmark", "gpu_device", "gpu_synchronize", "gpu_warmup"))
 """Our fixtures: a test that asks for one may use the GPU."""
 _WENT_ON = "the test caught this and went on; use verify(…, expect_failure=True) for an expected failure"
 _ONLY_NUMBA = "Only Numba kernels can be checked without one"

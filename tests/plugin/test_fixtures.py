@@ -416,12 +416,9 @@ def test_declares(benchmark):
     result.stdout.fnmatch_lines([told])
 
 
-def test_gpukern_is_the_same_fixture_and_gpu_device_describes_the_device(plain):
+def test_gpu_device_describes_the_device(plain):
     plain(
         """
-def test_alias(gpukern, gpu_benchmark):
-    assert gpukern is gpu_benchmark
-
 def test_device(gpu_device, gpu_synchronize, gpu_warmup):
     assert (gpu_device.name, gpu_device.uuid, gpu_device.index) == ("Fake GPU", "GPU-fa4e", 0)
     assert gpu_device.compute_capability == (9, 0) and gpu_device.memory_total_bytes == 2**34
@@ -432,7 +429,7 @@ def test_device(gpu_device, gpu_synchronize, gpu_warmup):
     warm = gpu_warmup(calls.append, 3)
     assert warm.calls == len(calls) and set(calls) == {3} and warm.first_ns > 0
 """
-    ).assert_outcomes(passed=2)
+    ).assert_outcomes(passed=1)
 
 
 def test_without_a_gpu_and_without_the_simulator_a_test_is_skipped_with_the_reason(pytester):

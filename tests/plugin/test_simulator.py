@@ -84,10 +84,10 @@ def test_plain(gpu_benchmark, gpu_device, gpu_synchronize, gpu_warmup):
     gpu_synchronize()
     assert gpu_warmup(launch, y).first_ns > 0
 
-def test_pedantic(gpukern):
+def test_pedantic(gpu_benchmark):
     checked = []
-    gpukern.pedantic(lambda y: double[1, 32](x, y), setup=lambda: (np.zeros_like(x),),
-                     check=lambda returned, y: checked.append(float(y[1])))
+    gpu_benchmark.pedantic(lambda y: double[1, 32](x, y), setup=lambda: (np.zeros_like(x),),
+                           check=lambda returned, y: checked.append(float(y[1])))
     assert checked == [2.0]
 
 @pytest.mark.gpu_benchmark(outputs=1)
