@@ -50,15 +50,19 @@ def test_that_measures_nothing():
     assert False, "it is not selected"
 """
 
+ONE_POINT = SUITE.replace(", 2**20)", ",)")
+"""All its tests are of one point, so that one process compiles them."""
+
 PLAIN = """
 import numpy as np
+import pytest
 from numba import cuda
 
 @cuda.jit
-def scale(x, y):
+def scale(x, y, factor):
     i = cuda.grid(1)
     if i < x.size:
-        y[i] = x[i] * 3
+        y[i] = x[i] * factor
 
 @cuda.jit
 def broken(x, y):
@@ -69,7 +73,7 @@ def arrays():
 
 def test_a_call(gpu_benchmark):
     x, y = arrays()
-    gpu_benchmark(scale[1, 128], x, y)
+    gpu_benchmark(scale[1, 128], x, y, np.float32(3))
     gpu_benchmark.verify(y.copy_to_host(), np.full(100, 3))
 
 def test_what_does_not_compile(gpu_benchmark):
@@ -77,12 +81,29 @@ def test_what_does_not_compile(gpu_benchmark):
 
 def test_what_needs_a_result(gpu_benchmark):
     x, y = arrays()
-    scale[1, 128](x, y)
+    scale[1, 128](x, y, 3)
     blocks = int(y.copy_to_host()[0])  # this line
-    gpu_benchmark(scale[blocks, 128], x, y)
+    gpu_benchmark(scale[blocks, 128], x, y, 3)
 
 def test_of_the_host(gpu_benchmark):
     gpu_benchmark(np.add, np.ones(3), np.ones(3))
+
+@pytest.mark.gpu_benchmark
+def test_pytest_benchmarks_call(benchmark):
+    benchmark(scale[1, 256], *arrays(), np.float32(3))
+    assert False, "the test has ended"
+
+@pytest.mark.gpu_benchmark
+def test_pedantic(benchmark):
+    benchmark.pedantic(scale[1, 64], setup=lambda: ((*arrays(), 3.0), {}), rounds=7)
+    assert False, "the test has ended"
+
+@pytest.mark.gpu_benchmark
+def test_that_calls_nothing(benchmark):
+    scale[1, 128](*arrays(), 3)
+
+def test_unmarked(benchmark):
+    assert False, "it is not selected"
 """
 
 DOUBLES = ("x[i] * np.float32(3)", "x[i] * 3.1")
@@ -132,83 +153,44 @@ def test_code_is_recorded_compared_and_told_when_it_grew(pytester, suite):
     assert kernel["spill_bytes"] == 0
     assert "fp64" not in dict(kernel["instructions"])
 
-    same = run(
-        pytester, "--gpukern-code=recorded", "--gpukern-fail-on=resources", "--gpukern-report=b.json", "-v"
-    )
+    asked = "--gpukern-fail-on=resources,missing"
+    same = run(pytester, "--gpukern-code=recorded", asked, "--gpukern-report=b.json", "-v")
     same.stdout.fnmatch_lines(["*scaling/numba.plain/n=1000,block=128 · scale sm_90", "*registers*1 fp32*"])
     same.stdout.fnmatch_lines(["PASSED: 4 cases compiled: 4 same code"])
+    same.stdout.no_fnmatch_line("*no longer*")
     results = whole_run(pytester.path / "b.json")["results"]
     assert {name for result in results for name in result["code"]} == {"sm_80", "sm_90"}
 
     change(suite)
-    told = run(pytester, "--gpukern-code=recorded")
-    told.stdout.fnmatch_lines(["changed*numba.plain sm_80: registers * FP64 instructions 0 → 1*"])
-    failed = run(pytester, "--gpukern-code=recorded", "--gpukern-fail-on=resources", status=1)
+    failed = run(pytester, "--gpukern-code=recorded", asked, status=1)
     failed.stdout.fnmatch_lines(["RESOURCES*scaling/numba.plain*", "*repeat *--gpukern-code=sm_80,sm_90"])
+    told = run(pytester, "--gpukern-code=sm_90", "--gpukern-baseline=update", "--gpukern-reason=meant")
+    told.stdout.fnmatch_lines(["changed*numba.plain sm_90: registers * FP64 instructions 0 → 1*"])
 
-    run(pytester, "--gpukern-code=sm_90", "--gpukern-baseline=update", "--gpukern-reason=meant")
     again = json.loads((pytester.path / "baselines" / "scaling.code.json").read_text())["cases"]
     code = again["scaling/numba.plain/n=1000,block=128"]["code"]
     assert "fp64" in dict(code["sm_90"]["kernels"][0]["instructions"])
     assert code["sm_80"] == cases["scaling/numba.plain/n=1000,block=128"]["code"]["sm_80"]
 
 
-def test_plain_tests_end_at_their_call_and_say_what_cannot_be_known(pytester):
+def test_tests_end_at_their_call_and_say_what_cannot_be_known(pytester):
     pytester.makepyfile(test_plain=PLAIN)
-    result = run(pytester, "--gpukern-code=sm_90", "-rs", file="test_plain.py", status=1)
-    result.assert_outcomes(passed=1, failed=1, skipped=2)
+    options = ("--gpukern-code=sm_90", "-rs", "--gpukern-report=a.json")
+    result = run(pytester, *options, file="test_plain.py", status=1)
+    result.assert_outcomes(passed=3, failed=1, skipped=3, deselected=1)
     text = result.stdout.str()
     assert f"cannot be known without a GPU: test_plain.py:{line_of('# this line', PLAIN)}: " in text
     assert f"test_plain.py:{line_of('np.add', PLAIN)}: it launches no kernel of Numba or Triton; " in text
-    assert "2 skipped (1 cannot be known without a GPU, 1 not covered without a GPU)" in text
+    line = line_of("@pytest.mark.gpu_benchmark\ndef test_that", PLAIN)
+    result.stdout.fnmatch_lines([f"*_plain.py:{line}: its body measures no kernel *; hand one over: *"])
+    assert "3 skipped (1 cannot be known without a GPU, 2 not covered without a GPU)" in text
     assert "does not compile for sm_90: test_plain.py:" in text
     assert "Traceback" not in text
-
-
-BENCHMARK = """
-import numpy as np
-import pytest
-from numba import cuda
-
-@cuda.jit
-def scale(x, y, factor):
-    i = cuda.grid(1)
-    if i < x.size:
-        y[i] = x[i] * factor
-
-def arrays():
-    return cuda.to_device(np.ones(100, "float32")), cuda.device_array(100, "float32")
-
-@pytest.mark.gpu_benchmark
-def test_a_call(benchmark):
-    benchmark(scale[1, 128], *arrays(), np.float32(3))
-    assert False, "the test has ended"
-
-@pytest.mark.gpu_benchmark
-def test_pedantic(benchmark):
-    benchmark.pedantic(scale[1, 64], setup=lambda: ((*arrays(), 3.0), {}), rounds=7)
-    assert False, "the test has ended"
-
-@pytest.mark.gpu_benchmark
-def test_that_calls_nothing(benchmark):
-    scale[1, 128](*arrays(), 3)
-
-def test_unmarked(benchmark):
-    assert False, "it is not selected"
-"""
-
-
-def test_what_pytest_benchmarks_own_fixture_calls_is_compiled(pytester):
-    pytester.makepyfile(test_existing=BENCHMARK)
-    result = run(pytester, "--gpukern-code=sm_90", "-rs", "--gpukern-report=a.json", file="test_existing.py")
-    result.assert_outcomes(passed=2, skipped=1, deselected=1)
-    line = line_of("@pytest.mark.gpu_benchmark\ndef test_that", BENCHMARK)
-    result.stdout.fnmatch_lines([f"*_existing.py:{line}: its body measures no kernel *; hand one over: *"])
-    call, pedantic = whole_run(pytester.path / "a.json")["results"]
-    ((kernel,), (other,)) = (found["code"]["sm_90"]["kernels"] for found in (call, pedantic))
-    assert (kernel["block"], other["block"]) == ([128, 1, 1], [64, 1, 1])
-    assert "fp64" not in dict(kernel["instructions"])
-    assert "fp64" in dict(other["instructions"])
+    kernels = [found["code"]["sm_90"]["kernels"] for found in whole_run(pytester.path / "a.json")["results"]]
+    (_,), (call,), (pedantic,) = kernels
+    assert (call["block"], pedantic["block"]) == ([256, 1, 1], [64, 1, 1])
+    assert "fp64" not in dict(call["instructions"])
+    assert "fp64" in dict(pedantic["instructions"])
 
 
 WITH_DEVICE = """
@@ -259,34 +241,30 @@ def test_a_test_that_asks_for_the_device_is_compiled_as_it_is_measured(pytester)
     run(pytester, "--gpukern-simulator=always", file="test_device.py").assert_outcomes(passed=3)
 
 
-def test_recorded_code_whose_test_is_gone_is_told_and_fails_a_run_that_asks_for_missing(pytester, suite):
+def test_recorded_code_that_is_not_compiled_is_told_and_fails_a_run_that_asks_for_missing(pytester, suite):
     code, asked = "--gpukern-code=sm_90", "--gpukern-fail-on=missing"
+    suite.write_text(ONE_POINT)
     run(pytester, code, "--gpukern-baseline=create")
-    assert "no longer" not in run(pytester, code, asked).stdout.str()
-    suite.write_text(SUITE.replace("def plain(", "def other("))
-    stale = "gpukern: 4 recorded cases no longer exist: *; to remove: * baselines/scaling.code.json --case *"
-    run(pytester, code).stdout.fnmatch_lines([stale])
-    run(pytester, code, asked, status=1).stdout.fnmatch_lines([stale, "*=missing: 4 recorded cases did *"])
-    run(pytester, code, asked, "-k", "1000")
+    skipping = ONE_POINT.replace("    gpu_benchmark.run", "    pytest.skip('soon')\n    gpu_benchmark.run")
+    suite.write_text(skipping)
+    result = run(pytester, code, f"{asked},resources", status=1)
+    for kind, problem in (("resources", "no kernel was compiled"), ("missing", "2 recorded * run: soon (*")):
+        result.stdout.fnmatch_lines([f"gpukern: --gpukern-fail-on=*{kind}*: {problem}"])
+    stale = "gpukern: 2 recorded cases no longer exist: *; to remove: * baselines/scaling.code.json --case *"
+    suite.write_text(skipping.replace("def plain(", "def other("))
+    result = run(pytester, code)
+    result.assert_outcomes(skipped=3, deselected=1)
+    result.stdout.fnmatch_lines([stale])
+    suite.write_text(ONE_POINT.replace("def plain(", "def other("))
+    run(pytester, code, asked, status=1).stdout.fnmatch_lines([stale, "*=missing: 2 recorded cases did *"])
+    run(pytester, code, asked, "-k", "128")
     suite.rename(pytester.path / "test_renamed.py").write_text(PLAIN.partition("def test_what")[0])
     run(pytester, code, asked, file=".", status=1).stdout.fnmatch_lines([stale])
 
 
-def test_code_that_was_not_compiled_is_missing_and_of_none_at_all_no_resources_are_right(pytester, suite):
-    code = "--gpukern-code=sm_90"
-    run(pytester, code, "--gpukern-baseline=create")
-    suite.write_text(SUITE.replace("    gpu_benchmark.run", "    pytest.skip('soon')\n    gpu_benchmark.run"))
-    run(pytester, code).assert_outcomes(skipped=6, deselected=1)
-    for kind, problem in (("resources", "no kernel was compiled"), ("missing", "4 recorded * run: soon (*")):
-        result = run(pytester, code, f"--gpukern-fail-on={kind}", status=1)
-        result.stdout.fnmatch_lines([f"gpukern: --gpukern-fail-on={kind}: {problem}"])
-
-
 def test_another_revision_needs_no_record(pytester, suite):
-    repository = Repository(pytester.path)
-    repository.commit()
-    same = run(pytester, "--gpukern-code=sm_90", "--gpukern-against=HEAD", "--gpukern-fail-on=resources")
-    same.stdout.fnmatch_lines(["PASSED: 4 cases compiled: 4 same code"])
+    suite.write_text(ONE_POINT)
+    Repository(pytester.path).commit()
     change(suite)
     result = run(
         pytester, "--gpukern-code=sm_90", "--gpukern-against=HEAD", "--gpukern-fail-on=resources", status=1
@@ -299,7 +277,6 @@ def test_another_revision_needs_no_record(pytester, suite):
     ("options", "said"),
     [
         (["--gpukern-code=sm_91"], "'sm_91' is none of sm_75, sm_80, *or recorded"),
-        (["--gpukern-code=hopper"], "architectures are written sm_90 or sm_80,sm_90; or recorded"),
         (["--gpukern-code=recorded"], "no machine code of the selected tests is on record; name *"),
         (["--gpukern-code=sm_90", "--gpu-benchmark"], "kernels are compiled, and none runs; drop it *"),
         (["--gpukern-code=sm_90", "--gpukern-simulator=always"], "the simulator compiles nothing; *"),
@@ -311,6 +288,7 @@ def test_what_cannot_be_is_refused_with_the_remedy(pytester, suite, options, sai
 
 
 def test_a_damaged_record_is_named_and_left(pytester, suite):
+    suite.write_text(ONE_POINT)
     folder = pytester.path / "baselines"
     folder.mkdir()
     (folder / "scaling.code.json").write_text(
