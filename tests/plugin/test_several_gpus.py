@@ -202,38 +202,6 @@ def pytest_collection_modifyitems(items):
     if os.environ.get("PYTEST_XDIST_WORKER") == "gw2":
         del items[0]
 """
-DIES_EARLY = """
-import pytest
-import time
-
-WORKER = os.environ.get("PYTEST_XDIST_WORKER")
-
-def pytest_collection_modifyitems():
-    if WORKER == "gw0" and os.environ["DIES"] == "gw0":
-        os._exit(1)
-    give_up_s = time.monotonic() + 10
-    while WORKER == "gw0" and not os.path.exists("collected by gw2") and time.monotonic() < give_up_s:
-        time.sleep(0.05)
-    time.sleep(0.5 if WORKER == "gw0" else 0)
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop():
-    if WORKER == "gw2":
-        open("collected by gw2", "w").close()
-    if WORKER == os.environ["DIES"]:
-        os._exit(1)
-"""
-
-
-def test_a_worker_that_dies_while_another_collects_costs_no_test_and_records_are_heeded(
-    several, pytester, monkeypatch
-):
-    several("--gpukern-baseline=create", "--gpukern-sessions=1", there="GPU-B").assert_outcomes(passed=12)
-    pytester.makeconftest(NOTED + DIES_EARLY)
-    for dies in ("gw1", "gw0"):
-        monkeypatch.setenv("DIES", dies)
-        several("-n", "auto", there=TWO).assert_outcomes(passed=12)
-        assert set(gpus(pytester).values()) == {"GPU-B"}
 
 
 def test_workers_that_are_pinned_already_keep_their_gpu_and_others_get_the_rest(several, pytester):
@@ -264,24 +232,6 @@ def test_checks_and_times_of_the_host_take_turns_and_kernels_do_not(
     pytester.makepyfile(test_it=GPU_PROBLEM.replace("    def launch():\n", STATE, 1))
     several("-n1", f"--gpukern-scope={scopes}", "--gpukern-timer=event").assert_outcomes(passed=2)
     assert set((pytester.path / "states.log").read_text().split()) == seen
-
-
-def test_cases_of_the_same_data_go_to_one_worker(several, pytester):
-    pytester.makepyfile(test_it=GPU_PROBLEM.replace("full=(8,)", "full=(8, 16, 24)"))
-    several("-n3").assert_outcomes(passed=6)
-    workers = {}
-    for worker, _, nodeid in ran(pytester):
-        workers.setdefault(nodeid.partition("n=")[2], set()).add(worker)
-    assert sorted(map(len, workers.values())) == [1, 1, 1]
-
-
-def test_cases_that_lose_the_context_cost_no_worker_and_run_once(several, pytester):
-    working = "\n\n@doubling.cases\ndef test_working(gpu_benchmark, case):\n    gpu_benchmark.run(case)\n"
-    pytester.makepyfile(test_it=HOST_PROBLEM + REJECTED.replace("REASON", "launch failed") + working)
-    result = several("-n", "auto", "-k", "rejected or work", there=TWO)
-    result.assert_outcomes(passed=5)
-    result.stdout.no_fnmatch_line("*node down*")
-    assert len(ran(pytester)) == 5
 
 
 def test_a_process_that_dies_of_the_test_that_lost_its_context_fails_that_test(several, pytester):
