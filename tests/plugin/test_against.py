@@ -140,19 +140,28 @@ def repository(tmp_path):
     return made
 
 
+NOTES = """
+import os
+with open(os.environ["NOTED"], "a") as file:
+    print(*{"EARLY", "LATE"} & {*os.environ}, file=file)
+"""
+SETS = "import os; os.environ['{}'] = '1'\n"
+
+
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory):
     """Runs a working tree with uncommitted changes: a kernel slower, mended, new, removed, wrong."""
     repository = Repository(tmp_path_factory.mktemp("changed") / "project")
-    repository.commit(kernels=KERNELS, test_doubling=SUITE + OTHER.format(name="gone"))
+    repository.commit(kernels=KERNELS + NOTES, test_doubling=SUITE + OTHER.format(name="gone"))
     kernels = KERNELS.replace('"first": 1000', '"first": 1100').replace('"mended": 3', '"broken": 3')
     broken = OTHER.format(name="broken").replace('"first"', '"broken"')
-    kernels += 'TAKES_NS["broken"] = 1000'
-    repository.write(kernels=kernels, test_doubling=SUITE + OTHER.format(name="fresh") + broken)
-    found = run(
-        repository, "-rA", "--gpukern-report=run.json", "--junitxml=junit.xml", "--benchmark-sort=name"
-    )
-    found.top = repository.top
+    kernels = f"{SETS.format('LATE')}{kernels}TAKES_NS['broken'] = 1000"
+    test = SUITE + OTHER.format(name="fresh") + broken
+    repository.write(conftest=SETS.format("EARLY"), kernels=kernels, test_doubling=test)
+    options = ("-rA", "--gpukern-report=run.json", "--junitxml=junit.xml", "--benchmark-sort=name")
+    noted = repository.top.parent / "noted"
+    found = run(repository, *options, NOTED=str(noted))
+    found.top, found.noted_by_base = repository.top, noted.read_text()
     return read(found, repository)
 
 
@@ -268,6 +277,10 @@ def test_new_and_removed_cases_are_listed_and_other_tests_ran_once_as_always(cha
     assert (changed.top / "ran.txt").read_text() == "once "
 
 
+def test_variables_that_the_working_tree_sets_do_not_reach_the_base(changed):
+    assert set(changed.noted_by_base) == {"\n"}
+
+
 WAVERING = """
 import os
 with open(os.environ["SESSIONS"], "a") as file:
@@ -313,17 +326,6 @@ def test_what_does_the_same_is_measured_once_and_a_slowdown_by_arguments_is_foun
     )
     assert "gpukern: 1 measured in one pair of sessions: the same machine code, launches," in found.out
     assert found.results["second"]["inputs"] is None
-
-
-def test_variables_that_the_working_tree_sets_do_not_reach_the_base(tmp_path):
-    repository = Repository(tmp_path / "project")
-    slowed = '\nimport os\nTAKES_NS["first"] += 50 * sum(each in os.environ for each in ("EARLY", "LATE"))'
-    repository.commit(kernels=KERNELS + slowed, test_doubling=SUITE)
-    sets = "import os; os.environ['{}'] = '1'\n"
-    repository.write(conftest=sets.format("EARLY"), kernels=sets.format("LATE") + KERNELS + slowed)
-    found = run(repository, "-k", "first")
-    assert re.search(r"numba\.first.*\+10\.0 %", found.out)
-    assert "1 slower" in found.out
 
 
 MARKED = """

@@ -72,11 +72,15 @@ FAST = ("--benchmark-max-time=0.001", "--benchmark-min-rounds=2")
 """For what pytest-benchmark measures itself."""
 
 
+@pytest.fixture(autouse=True)
+def _of_a_made_up_machine(pytester):
+    pytester.makeconftest(CONFTEST)
+
+
 @pytest.fixture
 def suite(pytester, monkeypatch):
     """Runs a suite on the fake GPU, which is a worker's in a run with one."""
     fake_gpu.install(monkeypatch)
-    pytester.makeconftest(CONFTEST)
 
     def run(tests, *options, measuring=("--gpu-benchmark",)):
         pytester.makepyfile(test_it=tests)
@@ -359,11 +363,6 @@ assert calls == [1] and benchmark.stats is None
     result = passes(suite, test, "--benchmark-disable", "-W", "error::UserWarning")
     result.stdout.fnmatch_lines(["*not measured on the GPU: --benchmark-disable runs it once; *"])
     passes(suite, "benchmark(int)\nassert benchmark.stats", "--benchmark-disable", "--benchmark-enable")
-
-
-def test_benchmark_skip_and_only_select_as_ever(suite):
-    suite(SUITE, "--benchmark-skip").assert_outcomes(passed=1, skipped=4)
-    suite(SUITE, "--benchmark-only").assert_outcomes(passed=4, skipped=1)
 
 
 def test_a_time_that_pytest_benchmark_took_itself_is_not_compared_with_the_gpus(suite):

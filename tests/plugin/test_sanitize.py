@@ -1,13 +1,11 @@
 """Checks `--gpukern-sanitize` in whole runs: real child sessions; a fake GPU and compute-sanitizer."""
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
-from pytest_gpukern.gpu.fingerprint import take_fingerprint
 from pytest_gpukern.values.options import SANITIZERS
 
 from .conftest import FIRST, GPU_PROBLEM, SECOND, refused
@@ -127,24 +125,6 @@ def test_a_tool_that_vouches_for_nothing_fails_every_test_and_the_run(
     assert sessions == [*["memcheck"] * ran, "racecheck"]
 
 
-def test_a_tool_proves_itself_once_and_one_that_failed_to_has_to_do_it_again(sanitized, monkeypatch):
-    def fingerprint(driver):
-        def taken(device, nvml):
-            return dataclasses.replace(take_fingerprint(device, nvml), driver_version=driver)
-
-        monkeypatch.setattr("pytest_gpukern.run.device_session.take_fingerprint", taken)
-
-    fingerprint("580")
-    blind = ["memcheck planted none"]
-    sanitized("memcheck", faults=blind).assert_outcomes(failed=2)
-    sanitized("memcheck").assert_outcomes(passed=2)
-    sanitized("memcheck", faults=blind).assert_outcomes(passed=2)
-    fingerprint("590")
-    result = sanitized("memcheck", faults=blind)
-    result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(["gpukern: *memcheck checked nothing: memcheck missed the fault that we *"])
-
-
 def test_a_test_that_ends_its_process_is_named_and_the_others_are_still_checked(sanitized, pytester):
     pytester.makeconftest(
         """
@@ -235,11 +215,6 @@ def test_a_run_that_checks_nothing_fails_and_keeps_reasons(sanitized, pytester, 
     if "test_a.py" in options:
         result.assert_outcomes(skipped=1)
         result.stdout.fnmatch_lines(["SKIPPED *not today"])
-
-
-def test_a_kernel_with_lines_is_named_with_its_line(sanitized):
-    result = sanitized("memcheck", faults=["memcheck second lined"])
-    result.stdout.fnmatch_lines([f"{INVALID} in add_flat, *, kernels.py:17"])
 
 
 def test_a_session_under_a_tool_has_pools_off_and_knows_its_tool(sanitized, pytester):
