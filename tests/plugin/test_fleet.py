@@ -116,8 +116,8 @@ def test_what_later_sessions_do_not_confirm_is_no_finding(fleet):
     def once(session):
         return {"slow": 0.06 if session == 0 else 0.0}
 
-    assert fleet(of_card={(3, 1): once})[0] == 0
-    assert "24 cards of 12 hosts: nothing stands out" in fleet(of_card={(3, 1): once}, folder="again")[1]
+    status, out = fleet(of_card={(3, 1): once})
+    assert (status, out.splitlines()[0]) == (0, "24 cards of 12 hosts: nothing stands out")
 
 
 def seen(limited_s, rows):
@@ -250,7 +250,7 @@ def test_before_and_after_tell_the_shift_of_the_fleet_and_who_moved_otherwise(fl
 
 
 def test_each_form_names_what_stands_out(fleet, capsys):
-    fleet(of_card={(3, 1): {"slow": 0.06}})
+    fleet(of_card={(3, 1): {"slow": 0.06}}, judge=False)
     hostile = run_of("x", device_name="=cmd|<b>", driver_version="<script>")
     write_run(Path("runs"), "=<script>", "0", hostile)
     for form in ("html", "csv"):
@@ -390,11 +390,6 @@ def test_hosts_of_another_model_have_their_own_number_of_cards(fleet):
     assert fleet(of_card=other | others, hosts=12)[0] == 0
 
 
-def test_what_a_card_has_in_another_version_is_told(fleet):
-    _, out = fleet(of_card={(1, 0): {"driver_version": "570.1"}}, hosts=3, sessions=1)
-    assert "other versions: driver 570.1 on node1 GPU 0 (most: 580.159.04)" in out
-
-
 def test_a_card_that_nothing_compares_is_counted(fleet):
     def few(run):
         run["results"] = run["results"][:2]
@@ -422,7 +417,7 @@ def test_a_run_without_results_is_no_further_card(fleet):
 
 def test_each_row_of_a_table_says_what_stands_out(fleet):
     odd = {(7, 0): {"slow": 0.05}, (7, 1): {"slow": 0.05}, (2, 0): {"change": wrong}}
-    fleet("-o", "fleet.csv", of_card=odd, hosts=22)
+    fleet("-o", "fleet.csv", of_card=odd)
     rows = csv.DictReader(Path("fleet.csv").read_text().splitlines())
     found = {(row["host"], row["index"]): row["findings"] for row in rows if row["findings"]}
     assert found == {("node7", "0"): "SLOW", ("node7", "1"): "SLOW", ("node2", "0"): "WRONG"}
