@@ -253,24 +253,6 @@ def test_a_run_that_wrote_nothing_is_an_error_whatever_file_is_there(host, round
     assert "its pytest ended with status 0, and wrote no file" in err
 
 
-def test_each_gpu_that_is_recorded_has_reports_of_its_own():
-    named = [str(all_gpus._of_gpu(Path(name), "GPU-8d1f0a2c")) for name in ("out/run.json", "t.b.csv")]
-    assert named == ["out/run-GPU-8d1f0a2c.json", "t.b-GPU-8d1f0a2c.csv"]
-
-
-def test_one_class_needs_a_physical_cause(host, rounds, monkeypatch):
-    rounds(slow(2, 4, kinds=(2,)))
-    status, out, _ = host()
-    assert status == 0
-    assert f"GPU 2 {SHORT[2]}: +4.0 % in memory, confirmed by 3 other sessions, but in one class" in out
-    monkeypatch.setattr(Rounds, "seen_of", {2: {"remapped_rows": 2}, 0: {"pcie.width": 8}})
-    status, out, _ = host()
-    assert status == 1
-    assert "5 x8 of 5 x16" in out
-    assert "2 replaced memory rows, on the others 0" in " ".join(out.split())
-    assert "nvidia-smi -r -i 2" in out
-
-
 def test_what_nvml_refuses_is_unknown(host, rounds, monkeypatch):
     rounds()
     monkeypatch.setattr(Rounds, "seen_of", dict.fromkeys(range(2), dict.fromkeys(USUAL)))
@@ -297,14 +279,6 @@ def test_a_suspicion_that_no_right_kernel_can_confirm_stays_one(host, rounds):
     _, out, _ = host()
     assert {len(of) for of in made.commands.values()} == {3}
     assert f"suspected GPU 1 {SHORT[1]}: +5.0 % in memory, not confirmed yet" in out
-
-
-def test_too_few_kernels_are_not_measured_again(host, rounds):
-    made = rounds(kernels=12)
-    status, out, _ = host()
-    assert (status, {len(of) for of in made.commands.values()}) == (0, {1})
-    assert "too few kernels have times on two cards, so none are compared" in out
-    assert "as the others" not in out
 
 
 @pytest.mark.parametrize("status", [2, 4, 5])

@@ -1,9 +1,6 @@
 """Checks damaged files, wrong device strings and missing libraries: a clear error, or an explained skip."""
 
 import json
-import os
-from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -79,60 +76,6 @@ def test_a_baseline_or_a_report_that_cannot_be_written_fails_the_run_and_nothing
         ]
     )
     assert path.read_bytes() == before
-
-
-@pytest.fixture
-def choose_device():
-    """Returns how the plugin chooses a device; request it before the fake GPU."""
-    from pytest_gpukern.run.device_session import DeviceSession
-
-    return vars(DeviceSession)["device"]
-
-
-@pytest.fixture
-def two_devices(choose_device, gpu, monkeypatch):
-    """Offers two GPUs to choose from, by the real choice."""
-    from pytest_gpukern.gpu.model import Device
-    from pytest_gpukern.gpu.nvml import PowerLimits
-    from pytest_gpukern.run import device_session as environment
-    from pytest_gpukern.run.device_session import DeviceSession
-
-    gpu.closed = []
-    seen = tuple(
-        Device(index, f"Fake {name}", f"GPU-{uuid}-4711", (9, 0), 2**34)
-        for index, (name, uuid) in enumerate([("A100", "aaaaaaaa"), ("H100", "bbbbbbbb")])
-    )
-    nvml = SimpleNamespace(
-        close=lambda: gpu.closed.append(True),
-        limits=lambda uuid: PowerLimits(),
-        driver_version=lambda: "1.2.3",
-        cuda_version=lambda: (13, 0),
-    )
-    monkeypatch.setattr(environment, "open_nvml", lambda: nvml)
-    monkeypatch.setattr(environment, "visible_devices", lambda nvml, environ: seen)
-    monkeypatch.setattr(environment, "foreign_processes", lambda nvml, device: ())
-    cuda, pin = SimpleNamespace(is_initialized=lambda: False), environment.pin
-    monkeypatch.setattr(environment, "pin", lambda chosen, *rest: pin(replace(chosen, cuda=cuda), *rest))
-    monkeypatch.setattr(DeviceSession, "device", choose_device)
-    monkeypatch.setattr(DeviceSession, "peaks", None)  # what real ones are asked for
-    monkeypatch.setattr(DeviceSession, "instruments", None)
-    return gpu
-
-
-def test_the_device_is_pinned_for_the_run_and_handed_back_after_it(two_devices, pytester):
-    before = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}
-    pytester.makepyfile(
-        test_doubling="""
-import os
-
-def test_it(gpu_device):
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == gpu_device.uuid == "GPU-bbbbbbbb-4711"
-    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-"""
-    )
-    two_devices("--gpukern-device=1").assert_outcomes(passed=1)
-    assert {name: os.environ.get(name) for name in before} == before
-    assert two_devices.closed == [True]
 
 
 @pytest.fixture

@@ -29,14 +29,6 @@ def test_validate_runs_the_packaged_suites_from_anywhere_with_pytests_options(tm
     assert (tmp_path / "run.json").exists(), "a path belongs to whoever typed it"
 
 
-def test_validate_fails_without_a_gpu_whatever_an_ini_file_says(tmp_path):
-    pytest.importorskip("numba_cuda")
-    ini = ["-o", "gpukern_simulator=always", "-o", "gpukern_fail_on=none"]
-    found = gpukern(tmp_path, "validate", "-k", "vector_exp and host.numpy", *ini)
-    assert found.returncode == 1, found.stdout + found.stderr
-    assert "--gpukern-fail-on=no-gpu: nothing was measured on a GPU in this run" in found.stdout
-
-
 @pytest.mark.parametrize(
     ("options", "fail_on"),
     [

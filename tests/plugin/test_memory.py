@@ -3,7 +3,6 @@
 import sys
 
 import pytest
-from made_up_runs import whole_run
 
 from . import fake_gpu
 from .conftest import results_in
@@ -107,15 +106,3 @@ def test_leaks_fail_their_tests_where_that_is_asked_for_with_any_record_and_no_u
     run.stdout.fnmatch_lines(["ERROR *::test_leaks - *MEMORY: *", "ERROR *::test_keeps - *MEMORY: *"])
     run.stdout.fnmatch_lines(["gpukern: 2 failed by the gate, 1 failed otherwise, 3 unchecked*"])
     run.stdout.no_fnmatch_line("*device memory of libraries*")
-
-
-def test_child_sessions_tell_of_memory_too(pytester, on_fake_gpu):
-    pytester.makepyfile(test_doubling=KERNELS)
-    options = ("--gpu-benchmark", "--gpukern-isolate=off", "--gpukern-report=run.json")
-    create = ("--gpukern-baseline=create", "--gpukern-sessions=2", "-k before or keeps or after")
-    on_fake_gpu(*options, *create).assert_outcomes(passed=3, deselected=3)
-    sessions = whole_run(pytester.path / "run.json")["sessions"]
-    told = {each["case"]["variant"]: each for each in sessions}
-    assert told["test_before"]["observations"]["memory"]["kept_bytes"] == 0
-    assert told["test_keeps"]["observations"]["memory"]["kept_bytes"] == 8 * MIB
-    assert [finding["kind"] for finding in told["test_keeps"]["findings"]] == ["memory"]

@@ -435,27 +435,6 @@ def test_guarded(gpu_benchmark):
     result.stdout.fnmatch_lines(["*INCORRECT: out: out of bounds", "  seen in a timed call"])
 
 
-def test_a_call_that_stops_writing_after_the_timed_call_that_is_looked_at_is_found_by_the_last(
-    pytester, gpu, monkeypatch
-):
-    monkeypatch.setattr("random.randrange", lambda stop: 0)
-    pytester.makepyfile(
-        test_doubling=PLAIN
-        + """
-@declared
-def test_it(gpu_benchmark):
-    calls = itertools.count(1)
-    def call(x, out):  # called three times, 50 times to warm up, and then timed
-        if next(calls) < 58:
-            double(x, out)
-    gpu_benchmark(call, x, out=np.empty(N))
-"""
-    )
-    result = gpu()
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["INCORRECT: out: 9 of 9 elements still hold poison, *, in a timed call: *"])
-
-
 def test_pytest_benchmarks_fixture_with_the_marker_is_checked_too(pytester, gpu):
     pytester.makepyfile(
         test_doubling=PLAIN

@@ -331,32 +331,6 @@ def test_a_numba_that_is_loaded_already_without_the_simulator_is_refused(pyteste
     )
 
 
-def test_a_numba_that_only_the_workers_have_loaded_is_refused_as_well(pytester):
-    pytester.makepyfile(
-        early="""
-import os
-if "PYTEST_XDIST_WORKER" in os.environ:
-    del os.environ["NUMBA_ENABLE_CUDASIM"]
-    import numba.cuda
-"""
-    )
-    pytester.syspathinsert()
-    result = pytester.runpytest_subprocess("-p", "early", "--gpu-benchmark", "-n1")
-    refused(
-        result,
-        "numba.cuda is already loaded with ENABLE_CUDASIM=0, but this run needs the CUDA simulator on *",
-    )
-
-
-def test_workers_of_xdist_simulate_as_well(pytester):
-    pytester.makeconftest(IMPORTS_NUMBA_FIRST)
-    pytester.makepyfile(test_it=TESTS)
-    result = pytester.runpytest_subprocess(
-        "--gpukern-simulator=always", "-n1", "-k", "plain or pedantic or numpy"
-    )
-    result.assert_outcomes(passed=3, skipped=1)
-
-
 NEEDS_A_GPU = """
 import numpy as np
 import pytest

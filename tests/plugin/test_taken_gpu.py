@@ -1,13 +1,12 @@
-"""Tests a GPU that another program takes during a test, and a host that several workers share."""
+"""Tests a GPU that another program takes during a test."""
 
 import dataclasses
-import itertools
 import os
 
 from pytest_gpukern.gpu.nvml import GpuProcess
 
 from . import fake_gpu
-from .conftest import FIRST, GPU_PROBLEM, HOST_PROBLEM, SECOND, results_in
+from .conftest import FIRST, GPU_PROBLEM, SECOND, results_in
 
 STRANGER = GpuProcess(4711, "trainer", 900, 97)
 TAKING = """
@@ -39,42 +38,3 @@ def test_what_was_measured_beside_another_program_is_invalid_and_the_next_test_i
     invalid = [found[case]["measurements"][0]["invalid"] for case in (FIRST, SECOND)]
     assert "4711" in invalid[0]
     assert invalid[1] is None
-
-
-TIMED_ALONE = """
-import os
-import time
-from pathlib import Path
-
-import numpy as np
-import pytest
-
-from pytest_gpukern.gpu.lock import DeviceLock
-
-LOG = Path(__file__).parent / "log"
-
-def doubles(x, y):
-    worker = os.environ["PYTEST_XDIST_WORKER"]
-    holds = DeviceLock("the host").holder()[0] == str(os.getpid())
-    began = time.monotonic()
-    np.multiply(x, 2, out=y)
-    time.sleep(0.001)
-    with LOG.open("a") as log:
-        log.write(f"{worker} {int(holds)} {began} {time.monotonic()}\\n")
-"""
-
-
-def test_host_variants_of_several_workers_are_timed_one_after_the_other(pytester):
-    pytester.makepyfile(
-        test_doubling=HOST_PROBLEM.replace("import os\nimport numpy as np\nimport pytest\n", TIMED_ALONE)
-        .replace("lambda: np.multiply(x, 2, out=y)", "lambda: doubles(x, y)")
-        .replace("lambda: np.add(x, x, out=y)", "lambda: doubles(x, y)")
-    )
-    result = pytester.runpytest_subprocess("--gpu-benchmark", "-n2")
-    result.assert_outcomes(passed=4)
-    result.stderr.no_fnmatch_line("*the host is in use*")
-    calls = [line.split() for line in (pytester.path / "log").read_text().splitlines()]
-    assert {worker for worker, *_ in calls} == {"gw0", "gw1"}
-    assert {holds for _, holds, *_ in calls} == {"0", "1"}, "what is only checked waits for nobody"
-    timed = sorted((float(began), float(ended)) for _, holds, began, ended in calls if holds == "1")
-    assert all(ended <= began for (_, ended), (began, _) in itertools.pairwise(timed))

@@ -53,13 +53,6 @@ def test_a_time_by_cupti_is_not_compared_with_what_events_recorded(gpu, monkeypa
     assert measured(pytester)[1] == {CUPTI: "UNCOMPARABLE"}
 
 
-def test_a_plain_test_is_timed_by_cupti_too(with_cupti, pytester):
-    pytester.makepyfile(test_doubling="def test_it(gpu_benchmark):\n    gpu_benchmark(lambda: None)\n")
-    with_cupti("--gpukern-report=run.json").assert_outcomes(passed=1)
-    (found,) = results_in(pytester.path / "run.json").values()
-    assert [each["timer"] for each in found["measurements"]] == ["cupti"]
-
-
 SCOPES = """
 import pytest
 

@@ -5,8 +5,6 @@ import json
 import pytest
 from made_up_runs import whole_run
 
-from pytest_gpukern.session.item import MEASURED
-
 from .conftest import results_in
 
 SPY = """
@@ -79,18 +77,6 @@ def test_a_baseline_is_written_once_by_the_controller_whatever_the_workers_measu
     assert len(json.loads(path.read_text())["records"]) == 4
     written = (pytester.path / "spy.log").read_text().splitlines()
     assert sorted(written) == [f"controller {path.name}", "controller run2.json"]
-
-
-def test_of_what_a_report_carries_a_run_keeps_the_result_alone(host):
-    recorder = host("--gpu-benchmark").reprec
-    reports = recorder.getreports("pytest_runtest_logreport")
-    assert len(reports) == 12
-    assert not any(hasattr(report, "gpukern") for report in reports)
-    (finished,) = recorder.getcalls("pytest_sessionfinish")
-    assert not any(MEASURED in item.stash for item in finished.session.items)
-    results = finished.session.config.pluginmanager.get_plugin("gpukern-controller").results
-    assert len(results) == 4
-    assert len({id(result.fingerprint) for result in results}) == 1
 
 
 def test_skips_and_failures_travel_as_well(host, pytester):
