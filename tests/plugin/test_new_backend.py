@@ -12,6 +12,8 @@ from pytest_gpukern.report.recorded import read
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.backend_table import BACKENDS, BackendRow
 
+from .conftest import HOST_PROBLEM
+
 needs_simulator = pytest.mark.skipif(not importlib.util.find_spec("numba_cuda"), reason="needs numba-cuda")
 
 ROW = """
@@ -109,35 +111,16 @@ class ThreadsBackend(HostBackend):
     name = "threads"
 """
 
-HOST_TESTS = """
-import numpy as np
-from pytest_gpukern import Axis, Problem
-
-doubling = Problem(
-    "doubling", version=1, axes={"n": Axis(smoke=(8,), full=(1000,))},
-    make_inputs=lambda rng, n: {"x": rng.random(n)}, outputs=lambda n: {"y": ((n,), "float64")},
-    reference=lambda x: 2 * x, scopes=("kernel", "end_to_end"),
+HOST_TESTS = HOST_PROBLEM.replace('"host")', '"threads")', 1).replace(
+    "    version=1,", '    version=1,\n    scopes=("kernel", "end_to_end"),'
 )
-
-@doubling.variant("threads")
-def pooled(x, y):
-    return lambda: np.multiply(x, 2, out=y)
-
-@doubling.variant("host")
-def numpy(x, y):
-    return lambda: np.multiply(x, 2, out=y)
-
-@doubling.cases
-def test_case(gpu_benchmark, case):
-    gpu_benchmark.run(case)
-"""
 
 
 @pytest.fixture
 def run_on_host(beside_a_row):
     """Runs the tests where there is no GPU, beside a second backend that runs on the host."""
     run = beside_a_row("backends", {"threads": HOST_BACKEND}, HOST_ROW, test_it=HOST_TESTS)
-    return functools.partial(run, "--gpu-benchmark", "-v")
+    return functools.partial(run, "--gpu-benchmark", "--gpukern-axis=n=8", "-v")
 
 
 def test_one_that_runs_on_the_host_is_reported_and_recorded_as_numpy_is(run_on_host, pytester, monkeypatch):
@@ -159,7 +142,7 @@ def test_one_that_runs_on_the_host_is_reported_and_recorded_as_numpy_is(run_on_h
         assert first[column] == second[column]
     (baseline,) = (pytester.path / "baselines").iterdir()
     recorded = {(result.case.backend, result.case.variant) for result in read(baseline).results}
-    assert recorded == {("threads", "pooled"), ("host", "numpy")}
+    assert recorded == {("threads", "multiply"), ("host", "add")}
 
 
 def test_a_selection_of_it_alone_has_no_gpu_to_trace_or_to_miss(run_on_host):

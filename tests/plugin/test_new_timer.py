@@ -6,6 +6,8 @@ import pytest
 
 from pytest_gpukern.report.run_file import read_run
 
+from .conftest import HOST_PROBLEM
+
 ROW = """
 from pathlib import Path
 import pytest_gpukern.timers
@@ -30,24 +32,6 @@ class TicksTimer(HostTimer):
 """
 
 TESTS = """
-import numpy as np
-import pytest
-from pytest_gpukern import Axis, Problem
-
-doubling = Problem(
-    "doubling", version=1, axes={"n": Axis(smoke=(8,), full=(1000,))},
-    make_inputs=lambda rng, n: {"x": rng.random(n)}, outputs=lambda n: {"y": ((n,), "float64")},
-    reference=lambda x: 2 * x,
-)
-
-@doubling.variant("host")
-def numpy(x, y):
-    return lambda: np.multiply(x, 2, out=y)
-
-@doubling.cases
-def test_case(gpu_benchmark, case):
-    gpu_benchmark.run(case)
-
 def test_call(gpu_benchmark):
     gpu_benchmark(np.ones, 9)
 
@@ -63,13 +47,14 @@ def test_of_another_plugin(benchmark):
 @pytest.fixture
 def run(beside_a_row):
     """Runs the tests where there is no GPU, beside a timer of the host that reads 50 µs a sample."""
-    run = beside_a_row("timers", {"ticks": TIMER}, ROW, test_it=TESTS)
-    return functools.partial(run, "--gpu-benchmark", "--gpukern-report=run.json")
+    run = beside_a_row("timers", {"ticks": TIMER}, ROW, test_it=HOST_PROBLEM + TESTS)
+    one = ("--gpukern-axis=n=8", "-k", "not add")
+    return functools.partial(run, "--gpu-benchmark", "--gpukern-report=run.json", *one)
 
 
 @pytest.mark.parametrize("simulator", ["never", "auto"])
 def test_it_times_cases_and_calls_where_there_is_no_gpu(run, pytester, simulator):
-    run("--gpukern-timer=ticks", f"--gpukern-simulator={simulator}").assert_outcomes(passed=4)
+    run("--gpukern-timer=ticks", f"--gpukern-simulator={simulator}").assert_outcomes(passed=4, deselected=1)
     results = read_run(pytester.path / "run.json").results
     times = [measurement for result in results for measurement in result.measurements]
     assert [time.key for time in times] == ["end_to_end/ticks/hot"] * 4
@@ -78,6 +63,6 @@ def test_it_times_cases_and_calls_where_there_is_no_gpu(run, pytester, simulator
 
 
 def test_a_run_that_does_not_ask_for_it_is_timed_by_the_hosts_clock(run, pytester):
-    run("--gpukern-simulator=never").assert_outcomes(passed=1, skipped=3)
+    run("--gpukern-simulator=never").assert_outcomes(passed=1, skipped=3, deselected=1)
     (result,) = (one for one in read_run(pytester.path / "run.json").results if one.measurements)
     assert result.measurements[0].key == "end_to_end/host/hot"

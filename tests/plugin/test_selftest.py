@@ -157,7 +157,6 @@ def test_it_runs_the_self_test_alone_shows_what_that_printed_and_ends_with_pytes
     assert (status, "32 ns allowed" in out, "1 passed" in out) == (0, True, True)
     status, out = run("assert False, 'off by 33 ns'", "-q")
     assert (status, "off by 33 ns" in out) == (1, True)
-    assert run("pass", "-k", "nothing")[0] == 5
     assert run("pass", "--gpukern-simulator=always")[0] == 0, "the simulator stays off"
 
 

@@ -171,6 +171,19 @@ with open(os.environ["IMPORTED"], "a") as file:
     assert sum(names == {"doubled.on_numba"} for names in processes.values()) == 3
 
 
+def test_sessions_of_a_host_variant_may_be_given_a_timer_of_gpus(project, pytester, monkeypatch):
+    slept = GPU_PROBLEM.replace("import os", "import os, time", 1).replace(
+        "np.multiply(", "time.sleep(float(os.environ.get('SLEEP_S', 0)))\n        np.multiply(", 1
+    )
+    pytester.makepyfile(test_doubling=slept.replace('"numba"', '"host"'))
+    project("--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(passed=2)
+    repeat_sessions(pytester.path, 3)
+    monkeypatch.setenv("SLEEP_S", "0.02")
+    result = project("--gpukern-fail-on=host", "--gpukern-timer=event", "-k", "first")
+    result.assert_outcomes(failed=1, deselected=1)
+    result.stdout.fnmatch_lines(["*SLOWER (end_to_end/host/*): * confirmed at least *"])
+
+
 def test_sessions_that_confirm_do_not_count_against_the_time_that_a_test_may_take(
     project, pytester, monkeypatch
 ):
