@@ -262,16 +262,6 @@ def recorded(gpu, pytester):
     return gpu
 
 
-def recorded_by_workers(pytester, on_fake_gpu, workers):
-    """Runs both variants for the fake GPU in workers of xdist, once they are recorded as in `recorded`."""
-    pytester.makepyfile(test_doubling=GPU_PROBLEM)
-    run = functools.partial(on_fake_gpu, "--gpu-benchmark")
-    create = ("--gpukern-baseline=create", "--gpukern-sessions=1", "--gpukern-isolate=off")
-    run(*create).assert_outcomes(passed=2)
-    repeat_sessions(pytester.path, 3)
-    return functools.partial(run, f"-n{workers}")
-
-
 def repeat_sessions(folder, times):
     """Makes every session of the baselines beside a test as many, by processes of their own."""
     from msgspec import structs

@@ -16,7 +16,6 @@ from fake_nvml import UUIDS, FakeNvml, gpu
 
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.cli import validate
-from pytest_gpukern.cli.suites import ValidateOptions
 from pytest_gpukern.findings.fleet import judged
 from pytest_gpukern.gpu import nvml
 from pytest_gpukern.gpu.model import SIMULATED_UUID
@@ -343,15 +342,6 @@ def test_validate_names_a_run_by_its_host_and_card_and_ends_as_pytest_does(monke
         assert cli.main(["validate", *option]) == 1
         written = Path(option[-1].partition("=")[2] or option[-1], name.format(socket.gethostname()))
         assert {result.fingerprint.device_uuid for result in read_run(written).results} == {UUIDS[1]}
-
-
-def test_only_folders_are_taken_out_of_the_options(tmp_path):
-    tmp_path.joinpath("there").mkdir()
-    report = "--gpukern-report"
-    given = [f"{report}=new/", "-k", "x", report, f"{tmp_path}/there", report, "run.json", f"{report}="]
-    asked = ValidateOptions.of(validate.command, given)
-    assert asked.with_reports == ["-k", "x", f"{report}=run.json", f"{report}="]
-    assert asked.folders == [Path("new/"), tmp_path / "there"]
 
 
 def test_hosts_are_listed_as_people_and_mpi_write_them(fleet):

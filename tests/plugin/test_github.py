@@ -6,7 +6,7 @@ import pytest
 
 from pytest_gpukern.cli import main as cli
 
-from .conftest import FIRST, GPU_PROBLEM, SECOND, properties_in, recorded_by_workers
+from .conftest import FIRST, GPU_PROBLEM, SECOND, properties_in, repeat_sessions
 
 
 @pytest.fixture
@@ -47,9 +47,12 @@ def test_a_regression_found_by_a_worker_of_xdist_fails_the_same_test_and_its_pla
     pytester, on_fake_gpu, step, monkeypatch
 ):
     monkeypatch.setenv("FAKE_GPUS", "GPU-A,GPU-B")
-    run = recorded_by_workers(pytester, on_fake_gpu, 2)
+    pytester.makepyfile(test_doubling=GPU_PROBLEM)
+    create = ("--gpukern-baseline=create", "--gpukern-sessions=1", "--gpukern-isolate=off")
+    on_fake_gpu("--gpu-benchmark", *create).assert_outcomes(passed=2)
+    repeat_sessions(pytester.path, 3)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    result = run("-rf", "--junitxml=junit.xml")
+    result = on_fake_gpu("--gpu-benchmark", "-n2", "-rf", "--junitxml=junit.xml")
     result.assert_outcomes(passed=1, failed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["SLOWER (kernel*", f"FAILED *{FIRST}*SLOWER*"])

@@ -4,8 +4,7 @@ import pytest
 
 from pytest_gpukern.report.run_file import read_run
 
-from .conftest import GPU_PROBLEM, HOST_PROBLEM, refused, repeat_sessions
-from .test_isolation import REJECTED
+from .conftest import GPU_PROBLEM, refused, repeat_sessions
 
 NOTED = """
 import os
@@ -206,25 +205,6 @@ def test_checks_and_times_of_the_host_take_turns_and_kernels_do_not(
     pytester.makepyfile(test_it=GPU_PROBLEM.replace("    def launch():\n", STATE, 1))
     several("-n1", f"--gpukern-scope={scopes}", "--gpukern-timer=event").assert_outcomes(passed=2)
     assert set((pytester.path / "states.log").read_text().split()) == seen
-
-
-def test_a_process_that_dies_of_the_test_that_lost_its_context_fails_that_test(several, pytester):
-    dies = """
-class Dies:
-    def __del__(self):
-        if fake_gpu.FAULTS:
-            os.abort()
-
-@pytest.fixture
-def dies():
-    return Dies()
-"""
-    lost = REJECTED.replace("REASON", "launch failed").replace("case):", "case, dies):")
-    pytester.makepyfile(test_it=HOST_PROBLEM + lost.replace("class Module", dies + "\nclass Module", 1))
-    result = several("-n", "auto", "-k", "rejected or work", there=TWO)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["ERROR test_it.py::test_rejected* its measuring process ended by SIGABRT"])
-    assert sum("rejected" in name for *_, name in ran(pytester)) == 2
 
 
 TWO = "GPU-A,GPU-B"

@@ -109,11 +109,6 @@ def test_in_a_context_of_the_tests_own_only_launches_are_measured(gpu, monkeypat
     assert [(each["scope"], each["invalid"]) for each in found["measurements"]] == [("launch", None)]
 
 
-def test_a_variants_launch_is_measured_on_request(gpu, pytester):
-    gpu("--gpukern-scope=kernel,launch", "--gpukern-report=run.json").assert_outcomes(passed=2)
-    assert set(measured(pytester)[0]) == {"kernel/event/cold", "launch/host/hot"}
-
-
 def test_a_scope_without_a_time_in_the_newest_epoch_is_judged_by_an_older_one_and_the_reason_says_so(
     with_cupti, monkeypatch, pytester
 ):
