@@ -228,12 +228,6 @@ def asked(monkeypatch):
     return asked
 
 
-def test_the_extra_sessions_of_a_comparison_run_inside_its_test(recorded, asked):
-    recorded("--gpukern-sessions=3").assert_outcomes(passed=2)
-    first, second = (f"test_doubling.py::test_doubling[{case}]" for case in (FIRST, SECOND))
-    assert asked == [(first,), (first,), (second,), (second,)]
-
-
 OTHER_TESTS = """
 def slow(): pass
 slow.takes_ns = float(os.environ.get("FIRST_TAKES_NS", 1000))
@@ -365,21 +359,3 @@ def test_the_sessions_of_a_recording_run_are_in_its_file_and_counted_once_in_its
     assert [each["role"] for each in content["sessions"]] == 4 * ["further"]
     recorded = [recorded_sessions(pytester, case) for case in (FIRST, SECOND)]
     assert recorded == [3, 3]
-
-
-def test_an_update_records_the_confirming_sessions_and_not_the_suspicious_one(
-    recorded, pytester, monkeypatch
-):
-    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    options = (
-        "--gpukern-baseline=update",
-        "--gpukern-reason=x",
-        "--gpukern-sessions=3",
-        "--gpukern-report=run.json",
-    )
-    recorded(*options).assert_outcomes(passed=2)
-    reported = results_in(pytester.path / "run.json")[FIRST]["session"]
-    (file,) = (pytester.path / "baselines").iterdir()
-    sessions = [each.session for each in load(file).cases[FIRST].epochs[-1].sessions]
-    assert (len(sessions), reported in sessions) == (4, False)
-    assert recorded_sessions(pytester, SECOND) == 3

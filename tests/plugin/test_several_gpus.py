@@ -167,16 +167,6 @@ def test_a_worker_whose_gpu_is_gone_goes_on_with_another_which_takes_its_cases(s
     assert {found[f"test_work[{number}]"] for number in range(5, 12)} == {"GPU-A"}
 
 
-def test_a_gpu_on_which_no_process_can_collect_any_more_is_left_too(several, pytester):
-    broken = "if os.path.exists(SEEN_AT_IMPORT or '-'):\n    raise RuntimeError('CUDA_ERROR_ECC')\n"
-    pytester.makeconftest(NOTED + broken)
-    gone = "open(os.environ['CUDA_VISIBLE_DEVICES'], 'w').close(); os._exit(3)"
-    pytester.makepyfile(test_it=slowly(dying(gone)))
-    result = several("-n", "auto", there=TWO)
-    result.assert_outcomes(passed=11, failed=1)
-    result.stdout.fnmatch_lines(["*GPU-? failed, and its worker went on with GPU-?: *CUDA_ERROR_ECC*"])
-
-
 def test_workers_that_are_pinned_already_keep_their_gpu_and_others_get_the_rest(several, pytester):
     pinned, free = "--tx=popen//env:CUDA_VISIBLE_DEVICES=GPU-A", "--tx=popen"
     several("--dist=load", pinned, pinned.replace("GPU-A", "GPU-B"), there=TWO).assert_outcomes(passed=12)
@@ -211,11 +201,6 @@ TWO = "GPU-A,GPU-B"
 
 
 KILLS_ITS_WORKER = "os.kill(os.getppid(), 9); time.sleep(60)"
-
-
-def slowly(tests):
-    """Returns tests that leave the other worker time to begin."""
-    return tests.replace("    gpu_benchmark(", "    time.sleep(0.3)\n    gpu_benchmark(")
 
 
 def dying(ends):
