@@ -69,7 +69,6 @@ def measure(arguments):
     begun = FOLDER / "begun" / f"{uuid}.{number}"
     begun.write_text(json.dumps({"pid": os.getpid(), "worker": os.getppid(), "arguments": arguments}))
     act = plan().get("acts", {}).get(uuid, {})
-    slower = 1.0 if number and act.get("first") else act.get("slower", 1.0)
     text = (FOLDER / "run.json").read_text().replace("GPU-any", act.get("measures", uuid))
     run = json.loads(text.replace(*act.get("software", ("", ""))))
     (of_process,) = run["processes"].values()
@@ -77,7 +76,7 @@ def measure(arguments):
     for result in run["results"]:
         result["session"] = begun.name
         for measurement in result["measurements"]:
-            measurement["summary"]["median_ns"] *= slower
+            measurement["summary"]["median_ns"] *= act.get("slower", 1.0)
     text = act.get("writes", json.dumps(run))
     for file in (each.partition("=")[2] for each in arguments if each.startswith("--gpukern-report=")):
         Path(file).write_text(text)

@@ -157,14 +157,6 @@ def test_a_slow_gpu_is_confirmed_beside_a_neighbour_while_others_go_on(fleet, sh
     assert tests == {f"suites/test_it.py::test_work[{number}]" for number in range(15)}
 
 
-def test_a_doubt_that_further_sessions_do_not_confirm_names_nobody(fleet, shared):
-    status, out, _ = fleet(hosts=hosts(2), acts={"GPU-1-1": {"slower": 1.05, "first": True}})
-    assert status == 0, out
-    assert "host1 GPU 1 is in doubt" in out
-    assert "SLOW host" not in out
-    assert len(shared.begun()["GPU-1-1"]) == 4
-
-
 def test_a_killed_worker_loses_what_it_measured_and_only_that(fleet, shared):
     status, out, _ = fleet(hosts=hosts(3), acts={"GPU-1-1": {"signals": {"SIGKILL": 0}, "hangs": True}})
     assert status == 1
