@@ -134,7 +134,7 @@ class Merge:
         while name in known and known[name].fingerprint != session.fingerprint:
             name += "+"  # two processes under one id
         first = known.setdefault(name, session)
-        return replace(session, session=name, recorded=first.recorded)
+        return structs.replace(session, session=name, recorded=first.recorded)
 
     def _refuse(self, case: CaseInfo, reason: str) -> None:
         self._report.refused.append(Refusal(case.id, reason))

@@ -5,7 +5,6 @@ A session is what a process measured of a case: a `Result`, without what no late
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import statistics
@@ -15,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, structs
 
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.gate.comparability import SessionTime, Text
@@ -32,6 +31,7 @@ from pytest_gpukern.values.result import (
     OutputError,
     Result,
 )
+from pytest_gpukern.values.stored import Stored
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """The quantiles of a session's samples that a record keeps."""
@@ -60,7 +60,7 @@ def trimmed(result: Result, *, recorded: str = "") -> Result:
     once, by its first launch.
     """
     kernels, launched = launches_of(result)
-    own = dataclasses.replace(result.case, baseline_dir="")
+    own = structs.replace(result.case, baseline_dir="")
     return Result(
         own,
         result.case.id,
@@ -99,7 +99,7 @@ def trimmed_time(measured: Measurement) -> Measurement:
         measured.timer,
         measured.cache,
         iterations=measured.iterations,
-        summary=replace(
+        summary=structs.replace(
             summary,
             median_ns=rounded(summary.median_ns),
             low_ns=rounded(summary.low_ns),
@@ -130,7 +130,7 @@ def time_of(measured: Measurement) -> SessionTime:
 
 
 def _rounded_error(error: OutputError) -> OutputError:
-    return replace(
+    return structs.replace(
         error, max_abs=finite(error.max_abs), max_rel=finite(error.max_rel), max_ulp=finite(error.max_ulp)
     )
 
@@ -161,7 +161,7 @@ def choice_of(result: Result) -> Choice:
     return Choice.of(result.autotuned, map(as_recorded, result.kernels))
 
 
-class Epoch(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Epoch(Stored, frozen=True):
     """Holds the sessions of a record between two deliberate updates.
 
     Attributes:
@@ -207,10 +207,10 @@ class Epoch(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
 
 
 def only(session: Result, keys: AbstractSet[str]) -> Result:
-    return replace(session, measurements=tuple(of for of in session.measurements if of.key in keys))
+    return structs.replace(session, measurements=tuple(of for of in session.measurements if of.key in keys))
 
 
-class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Record(Stored, frozen=True):
     """Holds what is recorded of one case on one device model.
 
     Attributes:
@@ -220,7 +220,7 @@ class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     """
 
     case: Text
-    epochs: tuple[Epoch, ...] = ()
+    epochs: Annotated[tuple[Epoch, ...], Meta(min_length=1)]
     device_model: str = ""
 
     @property
@@ -321,7 +321,7 @@ def _for_report(session: Result) -> Result:
     )
 
 
-NO_RECORD = Record("none")
+NO_RECORD = Record("none", ())
 
 
 @dataclass(frozen=True)

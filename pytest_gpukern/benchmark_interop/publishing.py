@@ -11,7 +11,8 @@ import pytest
 from pytest_gpukern.benchmark_interop import pytest_benchmark as interop
 from pytest_gpukern.report import units
 from pytest_gpukern.report.forms import RunReport
-from pytest_gpukern.values.result import Correctness, JsonDict, Measurement, Result, plain
+from pytest_gpukern.values.result import Correctness, JsonDict, Measurement, Result
+from pytest_gpukern.values.stored import plain
 
 SCHEMA = 1
 """Version of what `extra_info` holds."""

@@ -11,7 +11,8 @@ import pytest
 
 from pytest_gpukern.report import units
 from pytest_gpukern.values.fingerprint import Fingerprint
-from pytest_gpukern.values.result import JsonDict, Measurement, plain
+from pytest_gpukern.values.result import JsonDict, Measurement
+from pytest_gpukern.values.stored import plain
 
 OURS = "gpukern"
 """The key of our part in dicts that others write to as well."""

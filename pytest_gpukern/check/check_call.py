@@ -17,6 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec import structs
+
 from pytest_gpukern.arrays.compare import (
     POISONS,
     Tolerance,
@@ -843,7 +845,7 @@ def check_against_reference(
     if counts:
         seen.note_compared(known, actual, on_host)
         seen.unpoisoned |= not seen.outputs and on_host.size > 1 and users_array(actual) is not None
-    error = dataclasses.replace(comparison.error(tolerance), bits=bits, determinism=determinism)
+    error = structs.replace(comparison.error(tolerance), bits=bits, determinism=determinism)
     loose = narrower = None
     if asks_what_else and diagnosis is None:
         narrower = _narrower(name, dtype, seen.given_floats)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings
 
 import pytest
+from msgspec import structs
 
 from pytest_gpukern.arrays.compare import POISONS, Comparison, Tolerance, dtype_missing
 from pytest_gpukern.backends.backend import Backend, Workspace
@@ -140,7 +141,7 @@ class Prepared(Launch):
         first, seen = self.datasets[0], self.seen_bits
         comparable = first.expected is not None and first.seed is None
         return {
-            name: dataclasses.replace(
+            name: structs.replace(
                 error,
                 bits=seen[name][0] if comparable and name in seen else None,
                 determinism=of_launches(seen.get(name, ())) if tells_determinism else None,

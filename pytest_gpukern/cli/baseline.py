@@ -6,13 +6,14 @@ Each of the two commands is a section of its own. How cases are found comes last
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import difflib
 import fnmatch
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path, PurePosixPath
+
+from msgspec import structs
 
 from pytest_gpukern.baseline.codec import load, render
 from pytest_gpukern.baseline.merge import WriteReport, unselected
@@ -154,8 +155,8 @@ def _record(
         elif model_key is None:
             store.refuse(result.case, "the run file does not say what it was measured on")
         else:
-            case = dataclasses.replace(result.case, baseline_dir=str(folder))
-            store.add(dataclasses.replace(result, case=case), model_key=model_key, recorded=created)
+            case = structs.replace(result.case, baseline_dir=str(folder))
+            store.add(structs.replace(result, case=case), model_key=model_key, recorded=created)
     return store.flush()
 
 

@@ -93,7 +93,7 @@ def _tests(run: RunResults) -> Iterator[tuple[str, list[Result]]]:
 
 def _finite(result: Result) -> Result:
     """Returns a result to compute with: a time is marked invalid where the file has no finite number."""
-    return dataclasses.replace(result, measurements=tuple(map(_finite_time, result.measurements)))
+    return structs.replace(result, measurements=tuple(map(_finite_time, result.measurements)))
 
 
 def _finite_time(measurement: Measurement) -> Measurement:
@@ -102,7 +102,7 @@ def _finite_time(measurement: Measurement) -> Measurement:
     finite = all(number is not None and math.isfinite(number) for number in numbers)
     if finite and 0 <= summary.low_ns <= summary.median_ns <= summary.high_ns and summary.median_ns > 0:
         return measurement
-    return dataclasses.replace(
+    return structs.replace(
         measurement,
         summary=Summary(math.nan, math.nan, math.nan, summary.n),
         jitter_ns=0.0,
@@ -176,10 +176,10 @@ def _compared(
         verdicts = {
             time.key: _verdict(measured, time.key, a, name, threshold, fail_on) for time in first.measurements
         }
-        result = dataclasses.replace(first, verdicts=verdicts, findings=(), role=SessionRole.MEASURED)
+        result = structs.replace(first, verdicts=verdicts, findings=(), role=SessionRole.MEASURED)
         results.append(result)
         sessions[result.nodeid] = [
-            dataclasses.replace(other, role=SessionRole.FURTHER, verdicts={}) for other in others
+            structs.replace(other, role=SessionRole.FURTHER, verdicts={}) for other in others
         ]
         if result.correctness is Correctness.INCORRECT:
             failed[result.nodeid] = Failure(result.diagnosis or "wrong outputs")
@@ -224,7 +224,7 @@ def _verdict(
     if len(fresh) >= FRESH_SESSIONS:
         return confirm(verdict, fresh, basis)
     reason = f"{verdict.reason}; not confirmed: B has {len(fresh)} of {FRESH_SESSIONS} sessions"
-    return dataclasses.replace(verdict, reason=reason, gates=False, suspected=False)
+    return structs.replace(verdict, reason=reason, gates=False, suspected=False)
 
 
 def _differences(results: Iterable[Result], a: _Past) -> list[str]:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
+from msgspec import structs
 
 from pytest_gpukern.code.record import CodeRecords, growth, judged, load
 from pytest_gpukern.gpu.theory import MULTIPROCESSORS
@@ -144,7 +145,7 @@ def _concluded(result: Result, before: _Code) -> Result:
     """Returns the result with a verdict for each architecture, and with what grew."""
     verdicts = {name: judged(result.case, name, code, before.get(name)) for name, code in result.code.items()}
     grown = [found for name, code in result.code.items() for found in growth(name, code, before.get(name))]
-    return dataclasses.replace(result, verdicts=verdicts, findings=tuple(grown))
+    return structs.replace(result, verdicts=verdicts, findings=tuple(grown))
 
 
 def _other_compilers(now: _Code, before: _Code) -> Counter[tuple[str, str]]:

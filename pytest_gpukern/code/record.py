@@ -18,6 +18,7 @@ from pytest_gpukern.findings.regressions import RESOURCES
 from pytest_gpukern.report import units
 from pytest_gpukern.values import atomic_file
 from pytest_gpukern.values.result import CaseInfo, CompiledCode, Finding, KernelFacts, Verdict, sizes_text
+from pytest_gpukern.values.stored import Stored
 from pytest_gpukern.values.untrusted_json import ContentError, content_of, of_schema, read
 from pytest_gpukern.values.verdict_table import VerdictKind
 
@@ -42,7 +43,7 @@ _NEVER_MORE = ("spill_bytes", "local_bytes", "shared_bytes")
 """Resources of which any growth counts; of registers, growth that costs occupancy."""
 
 
-class RecordedCode(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class RecordedCode(Stored, frozen=True):
     """Holds what one case is compiled to.
 
     Attributes:

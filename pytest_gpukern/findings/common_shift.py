@@ -6,7 +6,6 @@ import enum
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pytest_gpukern.gate.change import percent
@@ -15,6 +14,7 @@ from pytest_gpukern.measure.statistics import interval_rank, student_t
 from pytest_gpukern.values.difference import DEVICE, Difference
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import Result
+from pytest_gpukern.values.stored import Stored
 
 FEWEST_CASES = 8
 """Fewer have no interval worth the name, and may share their change for reasons of their own."""
@@ -45,8 +45,7 @@ class MachineVerdict(enum.StrEnum):
     NOT_KNOWN = "not known"
 
 
-@dataclass(frozen=True)
-class CanaryChange:
+class CanaryChange(Stored, frozen=True):
     """Says how a canary moved since the record.
 
     Attributes:
@@ -81,8 +80,7 @@ class CanaryChange:
         return f"{self.verdict}: {side} ±{percent(self.limit)[1:]}"
 
 
-@dataclass(frozen=True)
-class Shift:
+class Shift(Stored, frozen=True):
     """Says how the times of all cases moved together.
 
     Attributes:
@@ -99,7 +97,7 @@ class Shift:
     ratio: float
     low: float
     high: float
-    canaries: Mapping[str, CanaryChange] = field(default_factory=dict)
+    canaries: Mapping[str, CanaryChange] = {}
     usual: float = 0.0
 
     @property

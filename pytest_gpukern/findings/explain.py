@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
+
+from msgspec import structs
 
 from pytest_gpukern.baseline.record import as_recorded
 from pytest_gpukern.findings.regressions import by_name, resource_changes
@@ -136,7 +137,7 @@ def _code_changes(result: Result, past: Sequence[SessionTime]) -> list[Differenc
         for difference in _kernel_changes(new[name], old[name], capability)
     )
     differences = [
-        difference if len(names) == len(new) else dataclasses.replace(difference, kernels=tuple(names))
+        difference if len(names) == len(new) else structs.replace(difference, kernels=tuple(names))
         for difference, names in kernels.items()
     ]
     added = ", ".join(name for name in new if name not in old)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from pytest_gpukern.findings.explain import because, is_about
 from pytest_gpukern.findings.regressions import (
@@ -58,7 +59,7 @@ def explained(
         verdicts[measurement.key] = _with_reasons(result, rests_on, verdict, recorded)
         if verdict.kind.row.compared and verdict.kind is not VerdictKind.SLOWER and result.case.on_gpu:
             tails += slow_calls(rests_on, recorded)
-    result = dataclasses.replace(result, verdicts=verdicts, findings=(*result.findings, *tails))
+    result = structs.replace(result, verdicts=verdicts, findings=(*result.findings, *tails))
     newest, case = past(None), result.case
     if [time.conditions.problem_version for time in newest[:1]] != [case.problem_version]:
         return result
@@ -69,7 +70,7 @@ def explained(
         *other_determinism(result.errors, newest),
     )
     errors = over_sessions(result.errors, result.kernels, newest)
-    return dataclasses.replace(result, errors=errors, findings=(*result.findings, *since_record))
+    return structs.replace(result, errors=errors, findings=(*result.findings, *since_record))
 
 
 def failures(result: Result, fail_on: Collection[str], *, accepts: bool = False) -> list[GateFailure]:
@@ -107,4 +108,4 @@ def _with_reasons(
     opening = [session for session in past if session.opening]
     if opening and verdict.ratio and not is_about(verdict.ratio, deciding, past):
         past = opening if is_about(verdict.ratio, deciding, opening) else past
-    return dataclasses.replace(verdict, differences=because(result, deciding, verdict, past))
+    return structs.replace(verdict, differences=because(result, deciding, verdict, past))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from msgspec import structs
 
 from pytest_gpukern.baseline.record import as_recorded, time_of
 from pytest_gpukern.gate.change import FEWEST
@@ -100,7 +101,7 @@ def over_sessions(
     for name, error in errors.items():
         seen = [(output.determinism, output.bits) for output in _outputs(name, alike)]
         determinism = of_sessions([(error.determinism, error.bits), *seen] if error.determinism else ())
-        over[name] = dataclasses.replace(error, determinism=determinism)
+        over[name] = structs.replace(error, determinism=determinism)
     return over
 
 

@@ -9,10 +9,11 @@ alone, since the measurement that raised a suspicion was selected for being slow
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from msgspec import structs
 
 from pytest_gpukern.gate.change import (
     CONFIRMING,
@@ -137,13 +138,13 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
         crept = _screened(since_opening, threshold, confirming=FRESH_SESSIONS, since=basis.since_opening)
         if crept.kind is VerdictKind.SLOWER:
             reason = f"{crept.reason}; {numbers(change)} since all {change.recorded}"
-            verdict = dataclasses.replace(crept, reason=reason)
+            verdict = structs.replace(crept, reason=reason)
     verdict = _unless_busy(verdict, fresh)
     if basis.anchor and _barred(fresh, basis.anchor, basis.conditions) is None:
         verdict = _with_anchor(verdict, basis.change(basis.anchor, fresh), threshold)
     gates = len(reference) >= FEWEST
     row = FALSE_ALARMS[max(known for known in FALSE_ALARMS if known <= threshold)]
-    verdict = dataclasses.replace(
+    verdict = structs.replace(
         verdict,
         reason="; ".join([verdict.reason, *_remarks(basis, change)]),
         gates=gates,
@@ -210,7 +211,7 @@ def of_host(verdict: Verdict, fails_with: str = "--gpukern-fail-on") -> Verdict:
     reason = verdict.reason
     if verdict.kind is VerdictKind.SLOWER:
         reason += f"; a host time fails no test by default ({fails_with}=host)"
-    return dataclasses.replace(verdict, reason=reason, suspected=False, false_alarm=0.0)
+    return structs.replace(verdict, reason=reason, suspected=False, false_alarm=0.0)
 
 
 def judge_paired(pairs: Sequence[Pair], *, threshold: float, shared: SharedSpread | None = None) -> Verdict:
@@ -234,7 +235,7 @@ def judge_paired(pairs: Sequence[Pair], *, threshold: float, shared: SharedSprea
         verdict = _with_remedy(verdict, change, threshold)
     suspected = verdict.kind is VerdictKind.SLOWER
     row = FALSE_ALARMS_OF_PAIRS[timer_row(pairs[0][0].timer).device_timed]
-    return dataclasses.replace(verdict, suspected=suspected, false_alarm=_chance(row, len(pairs)))
+    return structs.replace(verdict, suspected=suspected, false_alarm=_chance(row, len(pairs)))
 
 
 def confirm_paired(
@@ -264,7 +265,7 @@ def confirm_paired(
     if barred is not None:
         return _unconfirmed(suspicion, barred)
     change = change_of_pairs(pairs, shared=shared)
-    again = dataclasses.replace(_screened_pairs(change, threshold, pairs), false_alarm=suspicion.false_alarm)
+    again = structs.replace(_screened_pairs(change, threshold, pairs), false_alarm=suspicion.false_alarm)
     if again.ratio_low is None or again.others_share is not None:
         return _unconfirmed(suspicion, again)
     apart = min(log_ratios(pairs)) > 0
@@ -276,7 +277,7 @@ def confirm_paired(
 
 def _screened_pairs(change: Change, threshold: float, pairs: Sequence[Pair]) -> Verdict:
     screened = _screened(change, threshold, confirming=max(MOST_FRESH_PAIRS, len(pairs)))
-    return dataclasses.replace(
+    return structs.replace(
         _unless_busy(screened, [head for _, head in pairs]),
         threshold=threshold,
         pairs=tuple((base.summary.median_ns, head.summary.median_ns) for base, head in pairs),
@@ -285,7 +286,7 @@ def _screened_pairs(change: Change, threshold: float, pairs: Sequence[Pair]) -> 
 
 def _with_remedy(verdict: Verdict, change: Change, threshold: float) -> Verdict:
     remedy = settling_words(change, math.log1p(threshold))
-    return dataclasses.replace(verdict, reason=f"{verdict.reason}; {remedy}")
+    return structs.replace(verdict, reason=f"{verdict.reason}; {remedy}")
 
 
 def shared_spread_of_pairs(cases: Iterable[Sequence[Pair]]) -> dict[str, SharedSpread]:
@@ -380,7 +381,7 @@ def _unless_busy(verdict: Verdict, fresh: Sequence[Measurement]) -> Verdict:
     if verdict.kind is not VerdictKind.SLOWER or share < BUSY_HOST:
         return verdict
     reason = f"{verdict.reason}, but other programs used {100 * share:.0f} % of the host's CPUs meanwhile"
-    return dataclasses.replace(verdict, kind=VerdictKind.UNDECIDED, reason=reason, others_share=share)
+    return structs.replace(verdict, kind=VerdictKind.UNDECIDED, reason=reason, others_share=share)
 
 
 def _with_anchor(verdict: Verdict, since_first: Change, threshold: float) -> Verdict:
@@ -389,7 +390,7 @@ def _with_anchor(verdict: Verdict, since_first: Change, threshold: float) -> Ver
     grown = since_first.least() > 0 and since_first.delta >= limit
     if grown and verdict.kind in (VerdictKind.SAME, VerdictKind.UNDECIDED):
         reason = f"{reason}; since the first epoch {numbers(since_first)}"
-    return dataclasses.replace(verdict, reason=reason, anchor=ratio_of(since_first.delta))
+    return structs.replace(verdict, reason=reason, anchor=ratio_of(since_first.delta))
 
 
 def _remarks(basis: Basis, change: Change) -> list[str]:
@@ -429,7 +430,7 @@ def _decided(
     if apart and sure >= limit:
         text = f"{numbers(change)}{since}, threshold {100 * threshold:g} %"
         sessions = f"{_sessions(change)} confirmed at least {percent(sure)} (97.5 %)"
-        return dataclasses.replace(
+        return structs.replace(
             again,
             kind=VerdictKind.SLOWER,
             reason="; ".join([text, sessions, *remarks]),
@@ -446,7 +447,7 @@ def _decided(
             than = "the recorded ones" if change.recorded else "its base"
             words = f"not every fresh session was slower than {than}"
         reason = "; ".join([f"{numbers(change)}: {words}", *remarks])
-        again = dataclasses.replace(again, kind=VerdictKind.UNDECIDED, reason=reason)
+        again = structs.replace(again, kind=VerdictKind.UNDECIDED, reason=reason)
     return _unconfirmed(suspicion, again, _sessions(change))
 
 
@@ -456,7 +457,7 @@ def _unconfirmed(suspicion: Verdict, again: Verdict, sessions: str = "fresh sess
 
 
 def _without_confirmation(verdict: Verdict, kind: VerdictKind, reason: str) -> Verdict:
-    return dataclasses.replace(verdict, kind=kind, reason=reason, suspected=False, unconfirmed=True)
+    return structs.replace(verdict, kind=kind, reason=reason, suspected=False, unconfirmed=True)
 
 
 def _first(suspicion: Verdict) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from typing import Any, Protocol
+
+from msgspec import structs
 
 from pytest_gpukern.measure.measure import CONTRADICTION
 from pytest_gpukern.measure.observers import with_notes
@@ -77,7 +78,7 @@ def measured_by(timed: Timed, wanted: str, *, scope: str, stream: Any, any_strea
 
 def _split(measurement: Measurement, glance: Measurement) -> Measurement:
     """Returns a time of the host with what the device did in such a call, as a glance by CUPTI saw it."""
-    return dataclasses.replace(
+    return structs.replace(
         measurement,
         work=glance.work,
         order=glance.order,
@@ -114,7 +115,7 @@ def _held_against(measurement: Measurement, glance: Measurement) -> Measurement:
             partial = (
                 f"a module is loaded that launches kernels from the device, and {glance_label} read {reading}"
             )
-            measurement = dataclasses.replace(measurement, invalid=measurement.invalid or partial)
+            measurement = structs.replace(measurement, invalid=measurement.invalid or partial)
     else:
         return measurement
     text = f"{glance_label} read {reading}, {why} (--gpukern-timer={glance.timer})"
@@ -126,4 +127,4 @@ HOST_REMEDY = "--gpukern-timer=host (or timer='host' in the test's marker) measu
 
 def not_of_the_device(timed: Timed, stream: Any, why: str) -> Measurement:
     """Returns the host's time instead of the device's, INVALID for this reason."""
-    return dataclasses.replace(timed.by(open_timer("host", stream)), invalid=why)
+    return structs.replace(timed.by(open_timer("host", stream)), invalid=why)

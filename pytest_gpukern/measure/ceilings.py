@@ -7,11 +7,11 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import structs
 
 from pytest_gpukern.gpu.ceiling_kernels import CANARIES, Measured, NotMeasuredError, measure_ceilings
 from pytest_gpukern.gpu.libcuda import CudaError
@@ -22,6 +22,7 @@ from pytest_gpukern.timers.timer import TimerUnavailable, open_timer
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import HostCopy, JsonDict, Measurement
+from pytest_gpukern.values.stored import Stored
 from pytest_gpukern.values.timer_table import auto_timers
 from pytest_gpukern.values.untrusted_json import FileError, content_of, printable, read
 
@@ -48,8 +49,7 @@ _HOST_COPIES = {
 _Rate = Annotated[float, msgspec.Meta(gt=0, description="a positive number")] | None
 
 
-@dataclass(frozen=True)
-class Ceilings:
+class Ceilings(Stored, frozen=True):
     """The best performance measured on a device; None if not measured.
 
     Attributes:
@@ -75,7 +75,7 @@ class Ceilings:
     int32_op_per_s: _Rate = None
 
     def to_json(self) -> JsonDict:
-        return asdict(self)
+        return structs.asdict(self)
 
     def bandwidth_share(self, traffic_bytes: float | None, ns: float, cache: str = "cold") -> float | None:
         """Returns the share of the device's copy bandwidth, 0.97 for 97 %; None with nothing to compare.

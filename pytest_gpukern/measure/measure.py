@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import math
 import random
@@ -13,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import structs
 
 from pytest_gpukern.measure.observers import Look, Observation, with_notes
 from pytest_gpukern.measure.statistics import FEWEST_FOR_95_PERCENT, StoppingRule, summarize
@@ -403,7 +404,7 @@ class Sampler:
         sampling, resolution_ns = self.sampling, self.timer.resolution_ns / self.calls
         summary = summarize(sampling.samples, resolution_ns=resolution_ns, batches=sampling.batches)
         measured = self._measurement(
-            dataclasses.replace(summary, notes=tuple(sampling.notes)), sampling.invalid or suspicion
+            structs.replace(summary, notes=tuple(sampling.notes)), sampling.invalid or suspicion
         )
         seen = {name: observation.finish(measured) for name, observation in self.observing.items()}
         for name, figures in seen.items():

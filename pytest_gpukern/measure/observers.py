@@ -7,20 +7,22 @@ labels and units of the row; no other code needs to know it.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from msgspec import structs
+
 from pytest_gpukern.gpu.nvml import COUNTED_EVENTS, DeviceState
 from pytest_gpukern.gpu.processes import DeviceWatch
 from pytest_gpukern.gpu.theory import Floor
 from pytest_gpukern.timers.timer import Batch, Timer
 from pytest_gpukern.values.note import Note
-from pytest_gpukern.values.result import Finding, JsonDict, Measurement, Observations, Result, Value, plain
+from pytest_gpukern.values.result import Finding, JsonDict, Measurement, Observations, Result, Value
 from pytest_gpukern.values.settings import Settings
+from pytest_gpukern.values.stored import Stored, plain
 
 if TYPE_CHECKING:
     from pytest_gpukern.gpu.clock_probe import ClockProbe
@@ -246,7 +248,7 @@ class Seen:
 
     def added_to(self, measurement: Measurement, name: str) -> Measurement:
         """Returns the measurement with what the observer of this name saw; the first `invalid` stays."""
-        return dataclasses.replace(
+        return structs.replace(
             with_notes(measurement, *self.notes),
             invalid=measurement.invalid or self.invalid,
             observations=_with_values(measurement.observations, name, self.values),
@@ -261,18 +263,17 @@ class SeenInTest:
     finding: Finding | None = None
 
 
-@dataclass(frozen=True)
-class ObservedTest:
+class ObservedTest(Stored, frozen=True):
     """All observers' views of a test by name, and their findings; travels on the report of its teardown."""
 
-    values: Observations = field(default_factory=dict)
+    values: Observations = {}
     findings: tuple[Finding, ...] = ()
 
     def to_json(self) -> JsonDict:
-        return plain(dataclasses.asdict(self))  # type: ignore[no-any-return]
+        return plain(self)  # type: ignore[no-any-return]
 
     def added_to(self, result: Result) -> Result:
-        return dataclasses.replace(
+        return structs.replace(
             result,
             observations={**result.observations, **self.values},
             findings=(*result.findings, *self.findings),
@@ -309,8 +310,8 @@ class Observers:
 
 def with_notes(measurement: Measurement, *notes: Note, first: bool = False) -> Measurement:
     others = measurement.summary.notes
-    summary = dataclasses.replace(measurement.summary, notes=notes + others if first else others + notes)
-    return dataclasses.replace(measurement, summary=summary)
+    summary = structs.replace(measurement.summary, notes=notes + others if first else others + notes)
+    return structs.replace(measurement, summary=summary)
 
 
 def _with_values(observations: Observations, name: str, values: Mapping[str, Value]) -> Observations:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from msgspec import structs
 
 from pytest_gpukern.baseline.store import unfit
 from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions
@@ -75,7 +76,7 @@ def measure_extra_sessions(
             if reason is not None:
                 extra.refused[nodeid] = f"session {number}: {reason}"
             elif (result := run.result_of(nodeid)) is not None:
-                extra.results[nodeid].append(dataclasses.replace(result, role=role))
+                extra.results[nodeid].append(structs.replace(result, role=role))
     return extra
 
 

@@ -21,7 +21,8 @@ from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.processes import messages
 from pytest_gpukern.processes.process import TO_END_S, Gone, Process, last_lines
 from pytest_gpukern.values.note import NotRun
-from pytest_gpukern.values.result import JsonDict, Result, plain
+from pytest_gpukern.values.result import JsonDict, Result
+from pytest_gpukern.values.stored import plain
 from pytest_gpukern.values.untrusted_json import built
 
 TIMEOUT_S = 600.0

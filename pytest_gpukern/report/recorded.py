@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.record import NO_RECORD, Baseline
@@ -55,7 +55,7 @@ def run_of(baseline: Baseline, name: str) -> RunResults:
     return RunResults(
         [sessions[-1] for sessions in current.values()],
         {
-            case_id: [dataclasses.replace(session, role=SessionRole.FURTHER) for session in sessions[:-1]]
+            case_id: [structs.replace(session, role=SessionRole.FURTHER) for session in sessions[:-1]]
             for case_id, sessions in current.items()
         },
         heading=[f"records of {baseline.problem} on {baseline.device_model}"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ _GAPS = 0.01
 _LEAST_COPYING = 0.01
 """Share of a call's time that copies from and to the host take at least where these bound it."""
 
-_CEILINGS = tuple(field.name for field in dataclasses.fields(Ceilings))
+_CEILINGS = Ceilings.__struct_fields__
 """Those that we know; a run of another release may have others."""
 
 _COLOURS = {

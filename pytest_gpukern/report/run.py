@@ -15,6 +15,7 @@ from pytest_gpukern.package import __version__
 from pytest_gpukern.report.rows import Judged, judged
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import GateFailure, Measurement, Result
+from pytest_gpukern.values.stored import Stored
 
 BASELINE = "baseline"
 """What a run is compared with, unless it names a revision or another run."""
@@ -46,8 +47,7 @@ class Advice(NamedTuple):
         return f"{self.label}: {self.command}"
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Stored, frozen=True):
     """Says why a test failed.
 
     Attributes:

@@ -16,7 +16,8 @@ from pytest_gpukern.baseline.record import Record
 from pytest_gpukern.findings.common_shift import Shift
 from pytest_gpukern.report.run import Advice, Failure, RunResults, Skip
 from pytest_gpukern.values.folding import Processes, unfolded
-from pytest_gpukern.values.result import JsonDict, Result, plain
+from pytest_gpukern.values.result import JsonDict, Result
+from pytest_gpukern.values.stored import plain
 from pytest_gpukern.values.untrusted_json import ContentError, Figure, content_of, of_schema, read
 
 SCHEMA = 7
@@ -52,7 +53,7 @@ def _of_history(record: Record, processes: Processes) -> JsonDict:
 def refuse(fields: Mapping[str, msgspec.Raw]) -> None:
     """Raises ContentError for the fields of a file that is no run of this release."""
     if "device_model" in fields and "results" not in fields:
-        remedy = "gpukern report, compare and baseline show read it"
+        remedy = "gpukern report and compare read it"
         raise ContentError("is a baseline, not the file of a run", remedy=remedy)
     of_schema(fields, SCHEMA)
 

@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from pytest_gpukern.gate.change import FRESH_PAIRS, MOST_FRESH_PAIRS
 from pytest_gpukern.gate.spread import SharedSpread
@@ -213,12 +214,12 @@ class Against:
     def _replay(self, item: pytest.Item, conclusion: judging.Conclusion) -> None:
         about = f"against {self._revisions}"  # so that a stored verdict says what it is about
         verdicts = {
-            key: dataclasses.replace(verdict, reason=f"{verdict.reason}; {about}")
+            key: structs.replace(verdict, reason=f"{verdict.reason}; {about}")
             for key, verdict in conclusion.verdicts.items()
         }
         result = conclusion.result
         if result is not None:
-            result = dataclasses.replace(result, verdicts=verdicts, inputs=None)
+            result = structs.replace(result, verdicts=verdicts, inputs=None)
         replay(item, conclusion.outcome, conclusion.text, result, sessions=conclusion.sessions)
 
 

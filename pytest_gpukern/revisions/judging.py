@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from pytest_gpukern.gate import judge
 from pytest_gpukern.gate.change import Pair, log_ratios, percent
 from pytest_gpukern.gate.spread import SharedSpread, spread_key
@@ -39,7 +41,7 @@ def valid_sessions(head: Side, role: SessionRole, *, but: Result | None = None) 
     """Returns the working tree's results that passed and are valid, in a role."""
     passed = _results(ending for ending in _reported(head) if ending.outcome == "passed")
     return tuple(
-        dataclasses.replace(result, role=role) for result in passed if result is not but and result.valid
+        structs.replace(result, role=role) for result in passed if result is not but and result.valid
     )
 
 
@@ -146,11 +148,11 @@ class Conclusion:
         """Returns the conclusion from a test's verdicts; a test that fails in the working tree keeps none."""
         failure, shown, reported = _failure_of(head), _shown(head), _reported(head)
         if failure is not None:
-            return cls("failed", failure, dataclasses.replace(shown, verdicts={}) if shown else None)
+            return cls("failed", failure, structs.replace(shown, verdicts={}) if shown else None)
         if not reported:
             return cls("failed", "no session of the working tree reported this test", None)
         last, others = reported[-1], valid_sessions(head, SessionRole.FURTHER, but=shown)
-        judged = dataclasses.replace(shown, verdicts=dict(verdicts)) if shown else None
+        judged = structs.replace(shown, verdicts=dict(verdicts)) if shown else None
         return cls(last.outcome, last.text, judged, others)
 
 
@@ -232,7 +234,7 @@ def confirm(
         return fresh
     further = (session for session in first.sessions if session.role is not SessionRole.CONFIRMING)
     confirming = valid_sessions(again[1], SessionRole.CONFIRMING)
-    result = dataclasses.replace(first.result, verdicts=verdicts)
+    result = structs.replace(first.result, verdicts=verdicts)
     return dataclasses.replace(first, result=result, sessions=(*further, *confirming))
 
 
@@ -256,7 +258,7 @@ def _judged(
             return suspicion
     invalid, code = len(all_pairs) - len(pairs), () if same is None else (SAME_CODE if same else NEW_CODE,)
     reason = f"{verdict.reason}; {invalid} of {len(all_pairs)} pairs of sessions are not valid"
-    return dataclasses.replace(
+    return structs.replace(
         verdict,
         differences=(*code, *verdict.differences),
         reason=reason if invalid else verdict.reason,

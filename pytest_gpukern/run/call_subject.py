@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import os
@@ -11,6 +10,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
+
+from msgspec import structs
 
 from pytest_gpukern.check.call_arguments import DeclarationError, takes_keyword
 from pytest_gpukern.check.check_call import CheckedCalls, GuardedArrays, SeenOutputs, Turn
@@ -209,7 +210,7 @@ class CallSubject:
         evidence.add(simulated=False)
         if self._context.times_host:
             self.is_timed = self._context.environment.settings.benchmark
-            evidence.add(case=dataclasses.replace(evidence.result.case, backend="host"))
+            evidence.add(case=structs.replace(evidence.result.case, backend="host"))
         else:
             evidence.add_note(
                 Note('the first call launched no kernel; to time host code, mark the test timer="host"')

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -28,6 +27,7 @@ from pytest_gpukern.run.spine import NO_CALL, Evidence, NotRunError, SubjectCont
 from pytest_gpukern.values.nearest import refusing_unknown
 from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Correctness, GateFailure, JsonDict, Result
+from pytest_gpukern.values.stored import plain
 from pytest_gpukern.values.untrusted_json import printable_lines
 
 _UNPOISONED = "its call returned no array and declares no outputs, so nothing that it wrote was poisoned"
@@ -255,7 +255,7 @@ class MeasuredTest:
         return {
             "result": self.result.to_json() if self.result is not None else None,
             "sessions": [session.to_json() for session in self.sessions],
-            "gate_failures": [dataclasses.asdict(failure) for failure in self.gate_failures],
+            "gate_failures": [plain(failure) for failure in self.gate_failures],
             "rejected": self.rejected is not None,
         }
 
@@ -263,7 +263,7 @@ class MeasuredTest:
         """Returns what observers saw of the test, once it is torn down, as plain JSON."""
         return {
             "observed": None if self._observed is None else self._observed.to_json(),
-            "gate_failures": [dataclasses.asdict(failure) for failure in self.gate_failures],
+            "gate_failures": [plain(failure) for failure in self.gate_failures],
         }
 
     def let_go(self) -> None:

@@ -7,6 +7,8 @@ import math
 import statistics
 from collections.abc import Callable
 
+from msgspec import structs
+
 from pytest_gpukern.baseline.record import launches_of
 from pytest_gpukern.measure.measure import rule_for
 from pytest_gpukern.run.environment import Environment
@@ -34,7 +36,7 @@ def is_as_recorded(
         return False
     fewest = rule_for(timed.call_ns).min_samples
     probe = measured(dataclasses.replace(timed, count=fewest if timed.count is None else timed.count))
-    result = with_facts(dataclasses.replace(evidence.result, measurements=(probe,)), environment)
+    result = with_facts(structs.replace(evidence.result, measurements=(probe,)), environment)
     threshold = timed.context.marker.threshold or environment.settings.threshold
     if probe.invalid is not None or not _does_the_same(result, probe, environment, threshold):
         return False

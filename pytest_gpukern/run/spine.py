@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from msgspec import structs
+
 from pytest_gpukern.baseline.merge import confirmed_slower
 from pytest_gpukern.baseline.record import choice_of
 from pytest_gpukern.check.diagnosis import Diagnosis, IncorrectError
@@ -196,7 +198,7 @@ def with_facts(result: Result, environment: Environment) -> Result:
         code.sha256 if code is not None else None,
     )
     unhashed = without_hash(kernels, code.refused if code is not None else "CUPTI cannot be used")
-    return dataclasses.replace(
+    return structs.replace(
         result,
         notes=(*result.notes, *environment.gpu.take_late_warnings(), *unhashed),
         kernels=kernels,
@@ -283,14 +285,14 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
         verdict = judge(by_key[key], bases[key])
         folder = settings.baseline_dir
         if verdict.kind is VerdictKind.NEW and folder is not None and not folder.is_dir():
-            verdict = dataclasses.replace(verdict, reason=f"{verdict.reason}: there is no folder {folder}")
+            verdict = structs.replace(verdict, reason=f"{verdict.reason}: there is no folder {folder}")
         if verdict.suspected:
             verdict = unless_hopeless(verdict, by_key[key], bases[key])
         if problem is not None:
             verdict = Verdict(VerdictKind.INVALID, f"its extra sessions failed: {problem}")
         if settings.baseline != "off" or verdict.kind is VerdictKind.INVALID:
             verdicts[key] = verdict
-    return Settled(dataclasses.replace(result, verdicts=verdicts), tuple(extra), by_key)
+    return Settled(structs.replace(result, verdicts=verdicts), tuple(extra), by_key)
 
 
 def confirmed(judged: Settled, environment: Environment, marker: MarkerOptions) -> Settled:
@@ -314,7 +316,7 @@ def confirmed(judged: Settled, environment: Environment, marker: MarkerOptions) 
             verdicts[key] = undecidable(verdicts[key], problem or f"{missing}")
         else:
             verdicts[key] = confirm(verdicts[key], decided[key], _basis_of(result, key, environment, marker))
-    result = dataclasses.replace(result, verdicts=verdicts)
+    result = structs.replace(result, verdicts=verdicts)
     more: list[Result] = []
     if settings.run_file is not None and settings.baseline == "compare" and confirmed_slower(result):
         more, _ = _fresh(result, environment, FEWEST - len(fresh), before=len(fresh))
@@ -390,7 +392,7 @@ class Evidence:
 
     def add(self, **known: Any) -> None:
         """Adds what is known of the result, by its fields."""
-        self.result = dataclasses.replace(self.result, **known)
+        self.result = structs.replace(self.result, **known)
 
     def add_note(self, *notes: Note) -> None:
         self.add(notes=tuple(dict.fromkeys((*self.result.notes, *notes))))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from pytest_gpukern.session.collection import KNOWN_CASES_OF_A_WORKER, USAGE_ERROR, left_by_files
 from pytest_gpukern.session.item import why_not_passed
@@ -228,7 +229,7 @@ class Controller:
         result = Result.from_json(data)
         known = self._fingerprints.setdefault(result.session, result.fingerprint)
         shared = known if known == result.fingerprint else result.fingerprint
-        return dataclasses.replace(result, nodeid=nodeid, fingerprint=shared)
+        return structs.replace(result, nodeid=nodeid, fingerprint=shared)
 
     def _take_teardown(self, report: pytest.TestReport, carried: JsonDict) -> None:
         """Takes pytest-benchmark's row, what the test left on the device, and whether its teardown failed.

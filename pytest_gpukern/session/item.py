@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import sys
 import time
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpukern.session import stash
-from pytest_gpukern.values.note import DEVICE_OF_TENSORS, NO_GPU, NOT_SIMULATED, Note, NotRun
 from pytest_gpukern.values.options import SettingsError, asked, try_the_simulator
 from pytest_gpukern.values.phases import ACCOUNT
 
@@ -166,6 +164,8 @@ def _what_is_missing(item: pytest.Item, error: Any) -> Any:
             by_numba = type(found).__module__.partition(".")[0] == "numba"
             remedy = try_the_simulator(item.config) if by_numba else _ONLY_NUMBA
             return _failure(f"no GPU: {gpu.missing_gpu}\n{remedy}")
+        from pytest_gpukern.values.note import DEVICE_OF_TENSORS, NO_GPU, NotRun
+
         on_host = gpu.simulated.active and torch_wants_gpu(found)
         reason = NotRun(NO_GPU, f"PyTorch has none; {DEVICE_OF_TENSORS}") if on_host else gpu.why_no_gpu
     return pytest.skip.Exception(reason, _use_item_location=True) if reason else None
@@ -174,6 +174,8 @@ def _what_is_missing(item: pytest.Item, error: Any) -> Any:
 def simulator_lacks(error: BaseException) -> str | None:
     errors = sys.modules.get("pytest_gpukern.gpu.simulator.errors")
     found = errors and errors.meant_by(error, lambda of: isinstance(of, errors.SimulatorUnsupported))
+    from pytest_gpukern.values.note import NOT_SIMULATED, NotRun
+
     return NotRun(NOT_SIMULATED, found.feature) if found else None
 
 
@@ -249,7 +251,9 @@ def _fail_where_context_is_lost(item: pytest.Item, test: MeasuredTest | None) ->
 
     message = f"launch failed: {error}, found when we waited for all of the test's work on the device"
     if test is not None and test.result is not None:
-        test.result = dataclasses.replace(test.result, correctness=Correctness.INCORRECT, diagnosis=message)
+        from msgspec import structs
+
+        test.result = structs.replace(test.result, correctness=Correctness.INCORRECT, diagnosis=message)
     pytest.fail(f"INCORRECT: {message}", pytrace=False)
 
 
@@ -312,6 +316,8 @@ def conclude(item: pytest.Item, *, subtest_failed: bool) -> None:
     if marked or TAKEN_OVER not in item.stash:  # it may get our fixture by name
         test.note_where_never_called()
     if test.evidence is not None and WAS_INCORRECT in item.stash:
+        from pytest_gpukern.values.note import Note
+
         test.evidence.add_note(Note(f"INCORRECT in an earlier attempt: {item.stash[WAS_INCORRECT]}"))
     _fail_by_the_gate(item, test, test.settle())
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from pytest_gpukern.benchmark_interop import pytest_benchmark as interop
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
@@ -119,7 +120,7 @@ class TakenOver:
                 interop.give_time_of_a_call(self._fixture, result.first_call_ns)
             return
         ignored = map(Note, _ignored(self._item))
-        self._test.result = dataclasses.replace(result, notes=(*result.notes, *ignored))
+        self._test.result = structs.replace(result, notes=(*result.notes, *ignored))
         self._fixture.stats = interop.metadata_of(self._fixture, result.measurements[0])
 
 

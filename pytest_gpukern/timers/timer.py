@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from msgspec import structs
+
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import DeviceWork
 from pytest_gpukern.values.timer_table import TIMERS
@@ -90,7 +92,7 @@ class Batch:
         if calls == 1:
             return self
         work = (
-            dataclasses.replace(
+            structs.replace(
                 kind,
                 count=kind.count / calls,
                 time_ns=kind.time_ns / calls,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pytest_gpukern.values.stored import Stored
 
 MACHINE_CODE, AUTOTUNED, CLOCK = "machine code", "autotuned", "clock"
 CYCLES, KERNEL, DEVICE = "cycles", "kernel", "device"
 """What a difference may be about, besides launches, resources, libraries and fields of the fingerprint."""
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(Stored, frozen=True):
     """Holds what a session has of something, and what the recorded sessions had.
 
     Attributes:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import msgspec
-from msgspec import Struct
+
+from pytest_gpukern.values.stored import Stored
 
 COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 """A commit's name in full, by SHA-1 or SHA-256."""
@@ -21,8 +21,7 @@ OF_A_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", *
 """
 
 
-@dataclass(frozen=True)
-class Fingerprint:
+class Fingerprint(Stored, frozen=True):
     """Holds the conditions of a session, in watts and MHz; None where there is no device or it is unknown."""
 
     device_name: str | None = None
@@ -41,7 +40,7 @@ class Fingerprint:
     cpu_model: str | None = None
     cpu_count: int | None = None
     blas: str | None = None
-    libraries: Mapping[str, str] = field(default_factory=dict)
+    libraries: Mapping[str, str] = {}
 
     @property
     def cpu_model_key(self) -> str:
@@ -60,7 +59,7 @@ class Fingerprint:
         return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
 
 
-class Provenance(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Provenance(Stored, frozen=True):
     """Says which state of the code a session was recorded on; None for what is not known.
 
     Attributes:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
-from pytest_gpukern.values.result import JsonDict, Result, plain
+from pytest_gpukern.values.result import JsonDict, Result
+from pytest_gpukern.values.stored import defaults, plain
 
 _OF_A_PROCESS = ("fingerprint", "provenance", "canaries", "ceilings", "recorded")
 """Fields that the results of one process mostly share."""
@@ -28,7 +27,7 @@ class Processes:
         """Returns the fields of a result that are neither shared, nor its process's, nor as by default."""
         own = {name: getattr(result, name) for name in _OF_A_PROCESS if name not in shared}
         process = self._first.setdefault(result.session, own)
-        known = _defaults(Result) | process | dict(shared)
+        known = defaults(Result) | process | dict(shared)
         return _beyond(known, _fields(result))
 
     def folded_sessions(self, results: Iterable[Result], given: Mapping[str, Any]) -> JsonDict:
@@ -40,10 +39,10 @@ class Processes:
         apart = {*_OF_A_PROCESS, *_OF_A_SESSION, *given}
         shared = {name: of for name, of in _fields(sessions[0]).items() if name not in apart}
         own = [self.folded(session, shared | dict(given)) for session in sessions]
-        return {"shared": _beyond(_defaults(Result), shared), "sessions": own}
+        return {"shared": _beyond(defaults(Result), shared), "sessions": own}
 
     def table(self) -> JsonDict:
-        return {name: _beyond(_defaults(Result), process) for name, process in self._first.items()}
+        return {name: _beyond(defaults(Result), process) for name, process in self._first.items()}
 
 
 def unfolded(result: Any, processes: Any, shared: Mapping[str, Any] = MappingProxyType({})) -> Any:
@@ -66,34 +65,9 @@ def unfolded_sessions(folded: Any, processes: Any, given: Mapping[str, Any]) -> 
     return {**{name: of for name, of in folded.items() if name != "shared"}, "sessions": whole}
 
 
-def _compact(value: Any) -> Any:
-    """Returns a value as plain JSON, without the fields of dataclasses that are as by default."""
-    if isinstance(value, (list, tuple)):
-        return [_compact(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _compact(item) for key, item in value.items()}
-    if isinstance(value, Struct):
-        return plain(to_builtins(value))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _beyond(_defaults(type(value)), _fields(value))
-    return plain(value)
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    """Returns the fields in their order; msgspec sets them in that of the file."""
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+def _fields(value: Struct) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__struct_fields__}
 
 
 def _beyond(known: Mapping[str, Any], fields: Mapping[str, Any]) -> JsonDict:
-    return {name: _compact(of) for name, of in fields.items() if name not in known or of != known[name]}
-
-
-@functools.cache
-def _defaults(kind: Any) -> dict[str, Any]:
-    usual: dict[str, Any] = {}
-    for field in dataclasses.fields(kind):
-        if field.default is not dataclasses.MISSING:
-            usual[field.name] = field.default
-        elif field.default_factory is not dataclasses.MISSING:
-            usual[field.name] = field.default_factory()
-    return usual
+    return {name: plain(of) for name, of in fields.items() if name not in known or of != known[name]}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+from pytest_gpukern.values.stored import Stored
 
 
 class About(enum.StrEnum):
@@ -28,8 +29,7 @@ class About(enum.StrEnum):
     MACHINE_CODE = "machine code", "machine code not known"
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(Stored, frozen=True):
     """Holds something to know about a result or a measurement, which is no fault, and its subject."""
 
     text: str

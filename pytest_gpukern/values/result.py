@@ -6,19 +6,17 @@ str, float, int, bool, None) and back without loss, and nothing else crosses.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct, to_builtins
+from msgspec import Meta
 
 from pytest_gpukern.values.backend_table import runs_on_gpu
 from pytest_gpukern.values.difference import Difference
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Fingerprint, Provenance
 from pytest_gpukern.values.note import Note
+from pytest_gpukern.values.stored import Stored, plain
 from pytest_gpukern.values.untrusted_json import Figure, Json, built
 from pytest_gpukern.values.verdict_table import VerdictKind
 
@@ -50,8 +48,7 @@ class SessionRole(enum.StrEnum):
     """A fresh session that decided about a suspected slowdown."""
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(Stored, frozen=True):
     """Holds the centre of a measurement's samples and how well it is known; times in nanoseconds.
 
     `low_ns` and `high_ns` bound the median with 95 % confidence for the samples of this session. They say
@@ -70,7 +67,7 @@ class Summary:
         return (self.high_ns - self.low_ns) / 2 / self.median_ns if self.median_ns else float("inf")
 
 
-class KernelFacts(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+class KernelFacts(Stored, frozen=True, gc=False):
     """Describes a kernel that a call launches, as a timer sees it or as a record has it.
 
     Attributes:
@@ -120,7 +117,7 @@ class KernelFacts(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
         return (self.symbol, self.grid, self.block, self.registers, self.shared_bytes, self.local_bytes)
 
 
-class CompiledCode(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class CompiledCode(Stored, frozen=True):
     """Says what the kernels that a case launches are compiled to for one architecture.
 
     Attributes:
@@ -137,8 +134,7 @@ class CompiledCode(Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     autotuned: dict[str, dict[str, str]] = {}
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Stored, frozen=True):
     """Says what a library chose among several ways to run a call; equal where two sessions chose the same.
 
     Attributes:
@@ -161,16 +157,14 @@ class Choice:
 UNKNOWN_CHOICE = Choice()
 
 
-@dataclass(frozen=True)
-class HostCopy:
+class HostCopy(Stored, frozen=True):
     """Says where a copy between host and device leads: `HtoD` or `DtoH`, and the host's kind of memory."""
 
     direction: str
     memory: str
 
 
-@dataclass(frozen=True)
-class DeviceWork:
+class DeviceWork(Stored, frozen=True):
     """Describes device work of a call: one kernel, its copies in one direction, or its memsets.
 
     Attributes:
@@ -192,8 +186,7 @@ class DeviceWork:
     host_copy: HostCopy | None = None
 
 
-@dataclass(frozen=True)
-class Measurement:
+class Measurement(Stored, frozen=True):
     """Holds the samples of one case in one scope by one timer under one cache policy.
 
     Attributes:
@@ -246,7 +239,7 @@ class Measurement:
     traffic_bytes: float | None = None
     flops: float | None = None
     invalid: str | None = None
-    observations: Observations = field(default_factory=dict)
+    observations: Observations = {}
 
     @property
     def key(self) -> str:
@@ -254,8 +247,7 @@ class Measurement:
         return f"{self.scope}/{self.timer}/{self.cache}"
 
 
-@dataclass(frozen=True)
-class DeviceActivity:
+class DeviceActivity(Stored, frozen=True):
     """Describes one kernel, copy or memset of a traced execution, as CUPTI recorded it.
 
     Attributes:
@@ -293,8 +285,7 @@ class DeviceActivity:
     dynamic_shared_bytes: int | None = None
 
 
-@dataclass(frozen=True)
-class Trace:
+class Trace(Stored, frozen=True):
     """Holds what the device did in one execution of a case, besides those that were timed.
 
     Attributes:
@@ -306,8 +297,7 @@ class Trace:
     activities: tuple[DeviceActivity, ...]
 
 
-@dataclass(frozen=True)
-class OutputError:
+class OutputError(Stored, frozen=True):
     """Says how far one output was from its reference.
 
     Attributes:
@@ -334,8 +324,7 @@ class OutputError:
     atol: float | None = None
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Stored, frozen=True):
     """Says how one measurement compares with the record, with the reason in words.
 
     Attributes:
@@ -379,8 +368,7 @@ class Verdict:
         return "; ".join(parts) + (f"; because: {causes}" if causes else "")
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Stored, frozen=True):
     """Describes something found besides times, mostly by comparing with the record.
 
     Attributes:
@@ -392,8 +380,7 @@ class Finding:
     text: str
 
 
-@dataclass(frozen=True)
-class GateFailure:
+class GateFailure(Stored, frozen=True):
     """Holds one reason why the gate fails a test.
 
     Attributes:
@@ -410,8 +397,7 @@ class GateFailure:
         return f"{self.kind.upper()}{f' ({self.key})' if self.key else ''}: {self.text}"
 
 
-@dataclass(frozen=True)
-class CaseInfo:
+class CaseInfo(Stored, frozen=True):
     """Says which case a result belongs to, without the code behind it.
 
     Attributes:
@@ -456,8 +442,7 @@ def sizes_text(sizes: Mapping[str, str]) -> str:
     return " ".join(f"{name}={value}" for name, value in sizes.items())
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Stored, frozen=True):
     """Holds everything that reports, baselines and pytest-benchmark need to know about one test.
 
     Attributes:
@@ -495,33 +480,33 @@ class Result:
     simulated: bool
     correctness: Correctness = Correctness.UNCHECKED
     diagnosis: str | None = None
-    errors: dict[str, OutputError] = field(default_factory=dict)
+    errors: dict[str, OutputError] = {}
     first_call_ns: float | None = None
     compile_ns: float | None = None
     measurements: tuple[Measurement, ...] = ()
     kernels: tuple[KernelFacts, ...] = ()
     launched: tuple[Whole, ...] = ()
-    autotuned: dict[str, dict[str, str]] = field(default_factory=dict)
+    autotuned: dict[str, dict[str, str]] = {}
     dtype: str | None = None
-    ceilings: dict[str, float | None] = field(default_factory=dict)
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    ceilings: dict[str, float | None] = {}
+    verdicts: dict[str, Verdict] = {}
     speedup_against: str | None = None
     notes: tuple[Note, ...] = ()
     findings: tuple[Finding, ...] = ()
     session: str = ""
     recorded: str = ""
     role: SessionRole = SessionRole.MEASURED
-    canaries: dict[str, float | None] = field(default_factory=dict)
+    canaries: dict[str, float | None] = {}
     corners: tuple[str, ...] = ()
     seed: int | None = None
-    observations: Observations = field(default_factory=dict)
+    observations: Observations = {}
     trace: Trace | None = None
     inputs: str | None = None
     scalars: str | None = None
-    files: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = {}
     unchecked: tuple[str, ...] = ()
     provenance: Provenance = NO_PROVENANCE
-    code: dict[str, CompiledCode] = field(default_factory=dict)
+    code: dict[str, CompiledCode] = {}
 
     def time(self, key: str) -> Measurement | None:
         """Returns its measurement under `scope/timer/cache`, or None."""
@@ -552,24 +537,3 @@ def hash_method(text: str) -> str:
     Hashes by different methods differ for equal contents, so they must not be compared.
     """
     return text.rpartition(":")[0]
-
-
-def plain(value: Any) -> Any:
-    """Turns dataclasses into dicts, tuples into lists, enums into strings, non-finite numbers into None."""
-    if value is None or type(value) in (bool, str, int):  # most values of a result
-        return value
-    if isinstance(value, float):  # np.float64 is one, and execnet takes exact types only
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, Struct):
-        return plain(to_builtins(value))
-    if dataclasses.is_dataclass(value):
-        return {item.name: plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
-    if hasattr(value, "tolist"):  # a NumPy scalar or array in a point or a parameter
-        return plain(value.tolist())
-    return str(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import time
@@ -12,6 +11,7 @@ import made_up_results
 import made_up_runs as made_up
 import made_up_times
 import pytest
+from msgspec import structs
 
 from pytest_gpukern.report.conclusion import cards, headline
 from pytest_gpukern.report.run import RunResults, Skip
@@ -119,7 +119,7 @@ def test_variants_of_a_size_are_ranked_without_invalid_ones_and_the_bar_of_a_far
     wrong = made_up_results.measured(1.0, invalid="clocks fell")
     made.append(made_up_results.result("numba.wrong", wrong, point={"n": 20}))
     call = made_up_results.measured(8e5, "end_to_end", "host")
-    made[1] = dataclasses.replace(made[1], measurements=(*made[1].measurements, call))
+    made[1] = structs.replace(made[1], measurements=(*made[1].measurements, call))
     page = show(RunResults(made))
     best = page.locator("tr", has_text="copies and host").inner_text().split("\t")
     calls = ["800.0 µs", "copies and host, 75 %", "numba.a", "800.0 µs"]

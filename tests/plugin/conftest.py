@@ -21,6 +21,7 @@ import xdist.dsession
 import xdist.workermanage  # noqa: F401
 from _pytest.config import default_plugins, essential_plugins
 from made_up_runs import whole_run
+from msgspec import structs
 
 import pytest_gpukern
 
@@ -40,6 +41,7 @@ HOST_PROBLEM = """
 import os
 import numpy as np
 import pytest
+from msgspec import structs
 from pytest_gpukern import Axis, Problem, Tolerance
 
 doubling = Problem(
@@ -71,6 +73,7 @@ GPU_PROBLEM = """
 import os
 import numpy as np
 import pytest
+from msgspec import structs
 from pytest_gpukern import Axis, Problem
 
 doubling = Problem(
@@ -174,7 +177,7 @@ def _no_further_processes(request, monkeypatch):
     def replay(self, request, progress=None):
         process = secrets.token_hex(4)
         found = {
-            nodeid: Ending("passed", "", dataclasses.replace(last[nodeid], session=process, verdicts={}))
+            nodeid: Ending("passed", "", structs.replace(last[nodeid], session=process, verdicts={}))
             for nodeid in request.nodeids
         }
         return ChildRun(found, status=0)
@@ -273,7 +276,7 @@ def repeat_sessions(folder, times):
 
         def repeated(session):
             return [
-                dataclasses.replace(session, session=session.session and f"{session.session[:-1]}{number:x}")
+                structs.replace(session, session=session.session and f"{session.session[:-1]}{number:x}")
                 for number in range(times)
             ]
 

@@ -6,6 +6,7 @@ import re
 
 import pytest
 from made_up_runs import whole_run
+from msgspec import structs
 
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.cli import main as cli
@@ -128,7 +129,7 @@ def test_several_results_of_a_case_become_its_sessions(slower_run, gpukern, file
     run = read_run(slower_run)
     first, second = run.results
     sessions = [(first, "0000000a"), (second, "0000000b"), (first, "0000000c"), (second, "0000000c")]
-    results = [dataclasses.replace(result, session=session) for result, session in sessions]
+    results = [structs.replace(result, session=session) for result, session in sessions]
     slower_run.write_text(run_text(dataclasses.replace(run, results=results)))
     assert gpukern(*accept(slower_run, "--all"))[0] == 0
     assert [session.session for session in epochs(file)[1].sessions] == ["0000000a", "0000000c"]
@@ -140,7 +141,7 @@ def test_run_files_and_baselines_are_told_apart(slower_run, gpukern, file):
     assert "is the file of a run, not a baseline. gpukern report reads it" in complaints
     status, _, complaints = gpukern("baseline", "merge", file, "--all", "--append")
     assert status == 3
-    assert "is a baseline, not the file of a run. gpukern report, compare and" in complaints
+    assert "is a baseline, not the file of a run. gpukern report and compare read it" in complaints
     status, _, complaints = gpukern("baseline", "prune", file.parent, "--case", "*", "--dry-run")
     assert status == 3
     assert "is a folder, not a baseline file. Name one of its files" in complaints

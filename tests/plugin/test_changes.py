@@ -53,8 +53,8 @@ def of_an_older_numpy(baseline):
 
 def older_numpy(session):
     libraries = {**session.fingerprint.libraries, "numpy": "0.1"}
-    fingerprint = dataclasses.replace(session.fingerprint, libraries=libraries)
-    return dataclasses.replace(session, fingerprint=fingerprint)
+    fingerprint = structs.replace(session.fingerprint, libraries=libraries)
+    return structs.replace(session, fingerprint=fingerprint)
 
 
 def each_session(baseline, change):

@@ -3,7 +3,6 @@
 The stand-in takes a process for good, so each script runs in one of its own.
 """
 
-import dataclasses
 import json
 import os
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 import made_up_results
 import pytest
 from made_up_runs import whole_run
+from msgspec import structs
 
 from pytest_gpukern.baseline.store import Store
 from pytest_gpukern.values.result import Result
@@ -288,7 +288,7 @@ def test_each_architecture_is_compiled_as_its_devices_were_tuned_and_another_cho
     found, blocks, _ = compiled("--gpukern-baseline=create")
     assert blocks == {"sm_80": 32, "sm_90": 32}
     first = found["code"]["sm_90"]["autotuned"]["add"]
-    measured = dataclasses.replace(
+    measured = structs.replace(
         Result.from_json(found),
         measurements=(made_up_results.measured(),),
         fingerprint=made_up_results.FINGERPRINT,

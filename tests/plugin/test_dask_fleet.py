@@ -1,7 +1,6 @@
 """Tests `gpukern validate --dask` on a real cluster of processes, whose GPUs and pytest are made up."""
 
 import asyncio
-import dataclasses
 import importlib.util
 import json
 import os
@@ -17,6 +16,7 @@ import made_up_results as made_up
 import pytest
 from distributed import Client
 from made_up_runs import write_run_file
+from msgspec import structs
 
 from pytest_gpukern.cli import dask_fleet
 from pytest_gpukern.cli import main as cli
@@ -83,7 +83,7 @@ class Cluster:
 def new_cluster(folder, workers):
     folder.joinpath("begun").mkdir()
     libraries = {"cupy": "14.0", "pytest-gpukern": __version__}
-    fingerprint = dataclasses.replace(made_up.FINGERPRINT, device_uuid="GPU-any", libraries=libraries)
+    fingerprint = structs.replace(made_up.FINGERPRINT, device_uuid="GPU-any", libraries=libraries)
     kinds = ((5_000, None), (50_000, None), (1_000_000, 3_000_000_000))  # short, compute, memory
     results = [
         made_up.result(

@@ -1,11 +1,11 @@
 """Checks `--gpukern-only-changed` in whole runs: what does as its record did is checked, and not timed."""
 
-import dataclasses
 import json
 import re
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from pytest_gpukern.gpu.fingerprint import take_fingerprint
 
@@ -53,7 +53,7 @@ def verdicts(gpu, pytester, launch, monkeypatch):
         }
 
     def fingerprint(device, nvml):
-        return dataclasses.replace(take_fingerprint(device, nvml), driver_version="2.0", power_limit_w=700.0)
+        return structs.replace(take_fingerprint(device, nvml), driver_version="2.0", power_limit_w=700.0)
 
     monkeypatch.setattr("pytest_gpukern.run.device_session.take_fingerprint", fingerprint)
     pytester.makepyfile(test_doubling=PROBLEM)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import made_up_results as made_up
 from made_up_times import recorded
+from msgspec import structs
 
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import KernelFacts, OutputError
@@ -46,7 +45,7 @@ def session(
         "memory_mhz": memory_mhz,
         "fingerprint": fingerprint,
         "kernels": kernels or (kernel(),),
-        "outputs": {"y": dataclasses.replace(accuracy(), bits=bits)},
+        "outputs": {"y": structs.replace(accuracy(), bits=bits)},
     }
     return recorded(ns, 0.002, key, **{**known, **changes})
 

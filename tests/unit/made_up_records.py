@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from datetime import UTC, datetime
 
 import made_up_results as made_up
+from msgspec import structs
 
 from pytest_gpukern.baseline.store import Store
 from pytest_gpukern.values.fingerprint import Fingerprint
@@ -21,7 +21,7 @@ _NUMBERS = itertools.count(0xABCD0000)
 def case_of(folder, variant="numba", name="vector_exp", version=1, n=1000):
     case = made_up.result(f"numba.{variant}", problem=name, point={"n": n}).case
     changes = {"id": f"{name}-{variant}-n={n}", "problem_version": version, "baseline_dir": str(folder)}
-    return dataclasses.replace(case, **changes)
+    return structs.replace(case, **changes)
 
 
 def measurement_of(median_ns=50_000.0, scope="kernel", timer="event", cache="cold", invalid=None):
@@ -40,7 +40,7 @@ def result_of(case, *medians_ns, measurements=None, **changes):
         "session": f"{next(_NUMBERS):08x}",
         "measurements": measurements or tuple(measurement_of(ns) for ns in medians_ns or (50_000.0,)),
     }
-    return dataclasses.replace(made_up.result(), **{**values, **changes})
+    return structs.replace(made_up.result(), **{**values, **changes})
 
 
 def store_of(mode, **arguments):

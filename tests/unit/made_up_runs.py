@@ -107,7 +107,7 @@ def hostile_run() -> RunResults:
     """A run whose every text would run as script in a page that took it for markup."""
     run = gpu_run(12, name=HOSTILE)
     results = tuple(
-        dataclasses.replace(
+        structs.replace(
             each,
             nodeid=f"{each.nodeid}{HOSTILE}",
             notes=(Note(HOSTILE),),
@@ -115,10 +115,8 @@ def hostile_run() -> RunResults:
             errors={HOSTILE: made_up.error()},
             findings=(Finding(HOSTILE, HOSTILE),),
             kernels=(structs.replace(each.kernels[0], name=HOSTILE),) if each.kernels else (),
-            fingerprint=dataclasses.replace(
-                each.fingerprint, device_name=HOSTILE, libraries={HOSTILE: HOSTILE}
-            ),
-            verdicts={key: dataclasses.replace(v, reason=HOSTILE) for key, v in each.verdicts.items()},
+            fingerprint=structs.replace(each.fingerprint, device_name=HOSTILE, libraries={HOSTILE: HOSTILE}),
+            verdicts={key: structs.replace(v, reason=HOSTILE) for key, v in each.verdicts.items()},
         )
         for each in run.results
     )
@@ -153,7 +151,7 @@ def _case(draw, number, samples, name):
         kind, draw.gauss(1.0, 0.004)
     )
     kernel = _measured(draw, ns * ratio, "kernel", "cupti", samples, traffic, flops)
-    kernel = dataclasses.replace(
+    kernel = structs.replace(
         kernel, invalid="clocks fell from 1980 to 1200 MHz; cool the device" if kind == "INVALID" else None
     )
     whole = _measured(draw, ns * 3 + 20_000, "end_to_end", "host", samples // 3, None, None)
@@ -184,11 +182,11 @@ def _case(draw, number, samples, name):
     work = (DeviceWork("kernel", facts.name, 1.0, ns * ratio, kernel=facts),)
     result = made_up.result(
         label,
-        *([] if wrong else [dataclasses.replace(kernel, work=work), whole]),
+        *([] if wrong else [structs.replace(kernel, work=work), whole]),
         problem=f"{problem}{name}",
         point={"n": size},
         parameters={"block": 256} if number >= 576 else {},
-        fingerprint=dataclasses.replace(made_up.FINGERPRINT, device_uuid=CARDS[0]),
+        fingerprint=structs.replace(made_up.FINGERPRINT, device_uuid=CARDS[0]),
         correctness=Correctness.INCORRECT if wrong else Correctness.PASSED,
         diagnosis="12 of 1000 elements are wrong, the first at index 7:\nexpected 1.5, got nan"
         if wrong
@@ -209,7 +207,7 @@ def _case(draw, number, samples, name):
         compile_ns=2.3e8,
     )
     if not wrong:
-        result = dataclasses.replace(result, verdicts={kernel.key: verdict})
+        result = structs.replace(result, verdicts={kernel.key: verdict})
     return result, _history(draw, kernel.key, ns)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import itertools
 import json
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from made_up_results import COPY_IN, EXP_KERNEL, error, measured, result
 from made_up_runs import gpu_run, write_run_file
+from msgspec import structs
 from mutations import damaged
 
 from pytest_gpukern.baseline.codec import load, parse
@@ -62,7 +62,7 @@ RESULT = result(
 RUN = gpu_run(
     6,
     samples=6,
-    sessions={RESULT.nodeid: [dataclasses.replace(RESULT, role=role) for role in SessionRole]},
+    sessions={RESULT.nodeid: [structs.replace(RESULT, role=role) for role in SessionRole]},
     heading=("gpukern: above",),
     problems=("a problem",),
     spent_s={"checking": 20.0},
@@ -92,7 +92,7 @@ def use_baseline(baseline, path):
             suspicion = judge(fresh, basis)
             confirm(suspicion, fresh, basis)
             made.append((fresh[0], suspicion))
-        found = dataclasses.replace(
+        found = structs.replace(
             result("cupy.exp", *(each for each, _ in made), verdicts=[each for _, each in made]),
             kernels=kernel_facts((EXP_KERNEL,), (9, 0)),
             errors={each: error() for each in record.epochs[-1].sessions[0].errors},
@@ -299,8 +299,8 @@ REMEDIES = ("=create", "--gpukern-report", "Upgrade pytest-gpukern", "gpukern re
 def good(tmp_path_factory):
     """The contents of a good baseline, of a good run and of machine code, by the function that reads them."""
     folder = tmp_path_factory.mktemp("good")
-    case = dataclasses.replace(RESULT.case, baseline_dir=str(folder))
-    made_up_records.record("create", dataclasses.replace(RESULT, case=case))
+    case = structs.replace(RESULT.case, baseline_dir=str(folder))
+    made_up_records.record("create", structs.replace(RESULT, case=case))
     (path,) = folder.iterdir()
     return {load: path.read_bytes(), read_run: run_file(folder), code_record.load: CODE[0]}
 
@@ -404,10 +404,10 @@ def test_names_of_a_run_file_lead_nowhere_else(tmp_path, capsys, monkeypatch, na
     (tmp_path / "test_it.py").write_text("")
     monkeypatch.chdir(here)
     fingerprint = Fingerprint(device_name=name, device_model_key=name, cpu_model=name)
-    case = dataclasses.replace(RESULT.case, id=name, baseline_dir=name, baseline_name=name, problem=name)
+    case = structs.replace(RESULT.case, id=name, baseline_dir=name, baseline_name=name, problem=name)
     nodeids = (f"{name}::test_it", f"{name}/test_it.py::test_it", f"../test_it.py::{name}")
     forged = [
-        dataclasses.replace(RESULT, nodeid=nodeid, case=case, fingerprint=fingerprint, session=name)
+        structs.replace(RESULT, nodeid=nodeid, case=case, fingerprint=fingerprint, session=name)
         for nodeid in nodeids
     ]
     skips, failures = [Skip(name, name, name)], {name: Failure(name)}

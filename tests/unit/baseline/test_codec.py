@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -63,7 +62,7 @@ def test_what_a_session_was_recorded_on_and_what_a_call_launches_are_kept(tmp_pa
     seen = [structs.replace(SEEN, grid=(n, 1, 1)) for n in (63, 1)]
     work = tuple(DeviceWork("kernel", kernel.name, 1.0, 1.0, kernel=kernel) for kernel in seen)
     copy = DeviceWork("memcpy", "memcpy HtoD", 1.0, 1.0, 8.0)
-    timed = dataclasses.replace(measurement_of(), work=(copy, *work), order=(0, 1, 2, 1))
+    timed = structs.replace(measurement_of(), work=(copy, *work), order=(0, 1, 2, 1))
     provenance = Provenance("beef", True, "main", "https://ci/1")
     known = {"measurements": (timed,), "kernels": tuple(seen), "provenance": provenance}
     record("create", seen_by_cupti(case_of(tmp_path), **known))
@@ -79,8 +78,8 @@ SEEN = KernelFacts("f(int)", 40, 128, 3072, grid=(63, 1, 1), block=(256, 1, 1), 
 def seen_by_cupti(case, **changes):
     """Returns a result with CUPTI's time, and what is known of the kernel."""
     clocks = {"clocks": {"sm_mhz": 1980.0, "memory_mhz": 3201, "power_w": 300.0}}
-    timed = dataclasses.replace(measurement_of(timer="cupti"), observations=clocks)
-    timed = dataclasses.replace(timed, fixed_cost_ns=2900.123456, invalid_samples=12, jitter_ns=9.23760430)
+    timed = structs.replace(measurement_of(timer="cupti"), observations=clocks)
+    timed = structs.replace(timed, fixed_cost_ns=2900.123456, invalid_samples=12, jitter_ns=9.23760430)
     facts = structs.replace(SEEN, blocks_per_sm=6, occupancy=0.75, machine_code_sha256="beef")
     grids = [structs.replace(facts, grid=(n, 1, 1)) for n in (63, 1, 63)]
     found = {"measurements": (timed,), "kernels": tuple(grids), "compile_ns": 3e8}
@@ -90,13 +89,13 @@ def seen_by_cupti(case, **changes):
 @given(st.lists(st.floats(1, 9), min_size=3, max_size=3), st.none() | st.permutations(range(5)))
 def test_a_time_is_taken_if_its_bounds_and_quantiles_ascend(bounds, quantiles):
     low, median, high = bounds
-    timed = dataclasses.replace(
+    timed = structs.replace(
         measurement_of(),
         summary=Summary(median, low, high, 7),
         samples_ns=(),
         quantiles_ns=quantiles and tuple(map(float, quantiles)),
     )
-    session = dataclasses.replace(trimmed(result_of(case_of("")), recorded=STAMP), measurements=(timed,))
+    session = structs.replace(trimmed(result_of(case_of("")), recorded=STAMP), measurements=(timed,))
     kept = Record(session.case.id, (record_.Epoch(STAMP, (session,)),), H200)
     content = render(Baseline("a", H200, {kept.case: kept}))
     if low <= median <= high and quantiles in (None, sorted(range(5))):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import datetime, timedelta
 
 import pytest
@@ -30,10 +29,10 @@ def moment(number):
 def session(number, keys=(CUPTI,), version=1, **changes):
     """Session `number`, which measured these keys; its times are that many nanoseconds above 100."""
     summary = Summary(100.0 + number, 99.0, 500.0, 10)
-    times = [dataclasses.replace(measured(1.0, *key.split("/")), summary=summary) for key in sorted(keys)]
+    times = [structs.replace(measured(1.0, *key.split("/")), summary=summary) for key in sorted(keys)]
     made = result("cupy.a", *times, canaries={"copy": 100.0, "launch": None}, session=f"s{number}")
-    case = dataclasses.replace(made.case, id="a", problem_version=version)
-    made = dataclasses.replace(made, case=case, fingerprint=NVIDIA, errors={}, **changes)
+    case = structs.replace(made.case, id="a", problem_version=version)
+    made = structs.replace(made, case=case, fingerprint=NVIDIA, errors={}, **changes)
     return trimmed(made, recorded=moment(number))
 
 
@@ -146,11 +145,11 @@ def test_of_each_key_an_epoch_keeps_the_sessions_that_opened_it_and_the_newest(o
 def test_what_a_file_holds_once_is_put_to_each_session_and_time():
     kernel = KernelFacts("saxpy", 32, 64, 0, "beef", grid=(63, 1, 1), block=(256, 1, 1))
     errors = {"y": OutputError(10, 0, 0.0, 0.0, 0.0)}
-    other = {"y": dataclasses.replace(errors["y"], bits="splitmix64:1")}
+    other = {"y": structs.replace(errors["y"], bits="splitmix64:1")}
     sessions = [
-        dataclasses.replace(session(0), errors=errors, kernels=(kernel,)),
-        dataclasses.replace(session(1), errors=other),
-        dataclasses.replace(session(2), fingerprint=Fingerprint(), canaries={}),
+        structs.replace(session(0), errors=errors, kernels=(kernel,)),
+        structs.replace(session(1), errors=other),
+        structs.replace(session(2), fingerprint=Fingerprint(), canaries={}),
     ]
     content = render(Baseline("saxpy", "nvidia-h200", {"a": recorded(sessions)}))
     assert (content.count(b'"saxpy", "registers"'), content.count(b'"driver_version"')) == (1, 2)
@@ -198,5 +197,5 @@ def test_the_launches_of_a_call_are_recorded_in_their_order(grids, data):
         grids[place] for place in order if grids[place] is not None
     ]
     assert launches_of(result("cupy.a", timed, kernels=(*seen, facts())))[1] == ()
-    untimed = dataclasses.replace(timed, order=())
+    untimed = structs.replace(timed, order=())
     assert launches_of(result("cupy.a", untimed, kernels=seen)) == (kernels, ())

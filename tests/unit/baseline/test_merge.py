@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from made_up_records import case_of, measurement_of, result_of
 from made_up_results import measured, result, verdict
+from msgspec import structs
 
 from pytest_gpukern.baseline.codec import parse, render
 from pytest_gpukern.baseline.merge import Merge, WriteReport, unselected
@@ -17,7 +16,7 @@ from pytest_gpukern.values.result import SessionRole
 
 
 def session(name, role):
-    return dataclasses.replace(result("cupy.exp", measured()), session=name, role=role)
+    return structs.replace(result("cupy.exp", measured()), session=name, role=role)
 
 
 FURTHER = session("b", SessionRole.FURTHER)
@@ -27,8 +26,8 @@ AFTERWARDS = session("e", SessionRole.FURTHER)
 
 def recorded(kind, *sessions, **changes):
     """Ids of the sessions that are recorded of a test with this verdict."""
-    told = dataclasses.replace(verdict(kind, 1.1), **changes)
-    reported = dataclasses.replace(result("cupy.exp", measured(), verdicts=[told]), session="a")
+    told = structs.replace(verdict(kind, 1.1), **changes)
+    reported = structs.replace(result("cupy.exp", measured(), verdicts=[told]), session="a")
     return "".join(each.session for each in unselected(reported, sessions))
 
 

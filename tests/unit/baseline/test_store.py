@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 import os
@@ -28,6 +27,7 @@ from made_up_records import (
     sessions,
     store_of,
 )
+from msgspec import structs
 
 from pytest_gpukern.baseline.codec import load, render
 from pytest_gpukern.baseline.merge import Refusal, WriteReport
@@ -169,7 +169,7 @@ def test_create_does_not_even_rewrite_a_file_that_lacks_nothing(folder):
         ({"measurements": (measurement_of(invalid="throttled"),)}, f"{KERNEL} is INVALID: throttled"),
         ({"verdicts": {KERNEL: Verdict(VerdictKind.INVALID, "late")}}, f"{KERNEL} is INVALID: late"),
         (
-            {"measurements": (dataclasses.replace(measurement_of(), samples_ns=()),)},
+            {"measurements": (structs.replace(measurement_of(), samples_ns=()),)},
             f"{KERNEL} has no samples",
         ),
         ({"measurements": (measurement_of(0.0),)}, f"{KERNEL} has a median of 0 ns"),
@@ -193,7 +193,7 @@ def test_what_must_not_become_a_baseline_is_refused_with_its_reason(folder, mode
 def test_a_time_below_a_nanosecond_is_recorded_and_a_result_without_times_is_not(tmp_path):
     assert record("create", result_of(case_of(tmp_path), 0.25)).refused == []
     assert [time.median_ns for time in sessions(tmp_path)] == [0.25]
-    report = record("update", dataclasses.replace(result_of(case_of(tmp_path)), measurements=()))
+    report = record("update", structs.replace(result_of(case_of(tmp_path)), measurements=()))
     assert report.refused == [Refusal(case_of(tmp_path).id, "nothing was measured")]
 
 

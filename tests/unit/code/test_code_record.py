@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 
 import pytest
@@ -29,7 +28,7 @@ def code(*kernels, compiler="numba-cuda 0.20", **changes):
 
 def case(folder, n=8):
     made = case_of(folder, name="scaling", n=n)
-    return dataclasses.replace(made, id=f"scaling/numba.plain/n={n}", backend="numba", variant="plain")
+    return structs.replace(made, id=f"scaling/numba.plain/n={n}", backend="numba", variant="plain")
 
 
 judge = functools.partial(judged, case("."), "sm_90")

@@ -13,6 +13,7 @@ from pathlib import Path
 import made_up_results as made_up
 import numpy as np
 import pytest
+from msgspec import structs
 
 from pytest_gpukern.findings.cards import (
     COPIES,
@@ -69,7 +70,7 @@ def verdicts(raising, confirming=()):
 def h200s():
     """Returns the sessions of eight H200s, one each, of kernels whose class is known."""
     run = read_run(DATA / "run-h200.json.gz")
-    on_one = [dataclasses.replace(each, fingerprint=Fingerprint()) for each in run.results]
+    on_one = [structs.replace(each, fingerprint=Fingerprint()) for each in run.results]
     kernels = {
         result.case.id: Kernel(class_of(result, each))
         for result in on_one

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
 
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made_up_past import now, past, session
+from msgspec import structs
 
 from pytest_gpukern.findings.common_shift import (
     CanaryChange,
@@ -178,7 +178,7 @@ def test_a_run_is_compared_with_the_sessions_of_its_kernels_on_a_real_gpu():
     copy = {"copy": CanaryChange(1.03, moved=True)}
     usual = pytest.approx(4.303 * 0.01 * math.sqrt(4 / 3), rel=1e-3)
     others = [now(1.5, scope="transfer"), now(1.5, label="host.saxpy"), now(1.5, simulated=True)]
-    others += [dataclasses.replace(now(1.5), verdicts={}), now(math.inf)]
+    others += [structs.replace(now(1.5), verdicts={}), now(math.inf)]
     for mixed in (compared, compared + [Compared(other, recorded) for other in others]):
         common = shift_among(mixed)
         assert (common.cases, common.ratio, common.canaries) == (8, pytest.approx(1.03), copy)

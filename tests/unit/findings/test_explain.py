@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from made_up_past import BEFORE, UUID, facts, kernel, now, past, session
+from msgspec import structs
 
 from pytest_gpukern.findings.explain import because, cycles_change, dimensions
 from pytest_gpukern.values.difference import CYCLES, Difference
@@ -146,7 +145,7 @@ def test_cycles_are_the_same_where_a_quarter_of_the_change_or_less_remains(time,
 
 # fingerprints
 
-OTHERS = [dataclasses.replace(BEFORE, device_uuid=f"GPU-{number}") for number in range(2, 6)]
+OTHERS = [structs.replace(BEFORE, device_uuid=f"GPU-{number}") for number in range(2, 6)]
 OLD = Fingerprint(libraries=BEFORE.libraries)
 UPGRADE = {"driver_version": "590.10", "cuda_driver_version": "13.1", "power_limit_w": 500.0}
 
@@ -163,14 +162,14 @@ UPGRADE = {"driver_version": "590.10", "cuda_driver_version": "13.1", "power_lim
         # nor is what a fingerprint does not tell
         ([OLD], {"driver_version": "590"}, ()),
         ([BEFORE], {"driver_version": None}, ()),
-        ([dataclasses.replace(BEFORE, driver_version=None)], {"driver_version": "590"}, ()),
+        ([structs.replace(BEFORE, driver_version=None)], {"driver_version": "590"}, ()),
         ([Fingerprint()], {"libraries": {"numba": "0.68"}}, ()),
         ([BEFORE], {"libraries": {}}, ("numba 0.67 → none",)),
         ([BEFORE], {"libraries": {"numba": "0.68", "scipy": "3"}}, ("numba 0.67 → 0.68", "scipy none → 3")),
     ],
 )
 def test_what_differs_in_the_machine_is_told_with_both_values_and_the_unit(recorded, changes, expected):
-    result = now(fingerprint=dataclasses.replace(BEFORE, **changes))
+    result = now(fingerprint=structs.replace(BEFORE, **changes))
     told = reasons(result, *(session(fingerprint=each) for each in recorded))
     assert told == (SAME_CODE, *expected)
 
@@ -185,12 +184,12 @@ def test_what_differs_in_the_machine_is_told_with_both_values_and_the_unit(recor
     ],
 )
 def test_a_library_that_the_backend_does_not_use_is_no_reason(label, told):
-    fingerprint = dataclasses.replace(BEFORE, libraries={"cupy": "14.1", "numba": "0.68"})
+    fingerprint = structs.replace(BEFORE, libraries={"cupy": "14.1", "numba": "0.68"})
     assert reasons(now(label=label, fingerprint=fingerprint)) == (SAME_CODE, *told)
 
 
 def test_a_host_variants_time_is_explained_by_the_host_and_not_by_the_device():
-    fingerprint = dataclasses.replace(BEFORE, driver_version="999", cpu_count=48, cpu_model="Xeon")
+    fingerprint = structs.replace(BEFORE, driver_version="999", cpu_count=48, cpu_model="Xeon")
     result = now(label="host.saxpy", timer="host", fingerprint=fingerprint, kernels=(), clocks={})
     told = ("processor AMD EPYC 9654 → Xeon", "CPUs 96 → 48")
     assert reasons(result, session(key="kernel/host/cold")) == told

@@ -31,8 +31,8 @@ def reasons(result, recorded=None, **more):
 
 def within(result, low, high):
     """The result, with a verdict of this interval."""
-    verdicts = {KEY: dataclasses.replace(result.verdicts[KEY], ratio_low=low, ratio_high=high)}
-    return dataclasses.replace(result, verdicts=verdicts)
+    verdicts = {KEY: structs.replace(result.verdicts[KEY], ratio_low=low, ratio_high=high)}
+    return structs.replace(result, verdicts=verdicts)
 
 
 CLOCK = Difference("clock", "1980", "1800 MHz")
@@ -56,7 +56,7 @@ def test_a_changed_time_has_reasons_and_an_unchanged_one_needs_none():
     ids=["simulated", "incorrect", "not-measured"],
 )
 def test_only_what_was_measured_and_right_is_held_against_a_record(changes):
-    result = dataclasses.replace(now(errors=WORSE), **changes)
+    result = structs.replace(now(errors=WORSE), **changes)
     assert with_changes(result) == result
     unknown = now(errors=WORSE)
     assert explained(unknown, lambda key: ()) == unknown
@@ -71,9 +71,9 @@ def test_findings_of_every_kind_are_gathered(kind, label, tail):
     recorded = [session(kernel(), bits=BITS)] * 3
     result = now(kind=kind, label=label, errors=WORSE, kernels=(facts(registers=96),))
     (time,) = result.measurements
-    samples, summary = (50_000.0,) * 90 + (500_000.0,) * 10, dataclasses.replace(time.summary, n=100)
-    time = dataclasses.replace(time, samples_ns=samples, summary=summary)
-    result = dataclasses.replace(result, measurements=(time,), findings=(Finding("memory", "kept"),))
+    samples, summary = (50_000.0,) * 90 + (500_000.0,) * 10, structs.replace(time.summary, n=100)
+    time = structs.replace(time, samples_ns=samples, summary=summary)
+    result = structs.replace(result, measurements=(time,), findings=(Finding("memory", "kept"),))
     kinds = [finding.kind for finding in with_changes(result, recorded).findings]
     assert kinds == ["memory", *tail, "resources", "accuracy", "bits"]
     now_2 = dataclasses.replace(HERE, problem_version=2)

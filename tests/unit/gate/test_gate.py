@@ -46,7 +46,7 @@ def basis_of(sessions, threshold=0.02, **more):
 
 
 def verdict(fresh, sessions, jitter_ns=0.0, **more):
-    fresh = [dataclasses.replace(each, jitter_ns=jitter_ns) for each in fresh]
+    fresh = [structs.replace(each, jitter_ns=jitter_ns) for each in fresh]
     return judge(fresh, basis_of(sessions, **more))
 
 
@@ -192,7 +192,7 @@ def test_verdicts_follow_from_the_interval_alone(delta, count, half, threshold):
 # what cannot be compared, or has no ratio
 
 INVALID_ONE = measured(invalid="throttled")
-GONE = dataclasses.replace(measured(), summary=dataclasses.replace(measured().summary, median_ns=None))
+GONE = structs.replace(measured(), summary=structs.replace(measured().summary, median_ns=None))
 NO_RATIO = "a median is not finite, so there is nothing to compare"
 SIMULATED = dataclasses.replace(HERE, simulated=True)
 NOW_2 = dataclasses.replace(HERE, problem_version=2)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 
 import numpy as np
 import pytest
 from fake_nvml import UUIDS, FakeNvml
+from msgspec import structs
 
 from pytest_gpukern.gpu.fingerprint import (
     commits_touching,
@@ -52,10 +52,10 @@ def test_its_identity_changes_with_each_field_and_with_nothing_else(fingerprint)
     identity = fingerprint.identity()
     assert len(identity) == 64
     reordered = dict(reversed(fingerprint.libraries.items()))
-    assert dataclasses.replace(fingerprint, libraries=reordered).identity() == identity
-    for field in dataclasses.fields(fingerprint):
-        changed = {"changed": "1"} if field.name == "libraries" else ("changed",)
-        assert dataclasses.replace(fingerprint, **{field.name: changed}).identity() != identity, field.name
+    assert structs.replace(fingerprint, libraries=reordered).identity() == identity
+    for name in fingerprint.__struct_fields__:
+        changed = {"changed": "1"} if name == "libraries" else ("changed",)
+        assert structs.replace(fingerprint, **{name: changed}).identity() != identity, name
 
 
 def test_a_run_on_the_host_alone_has_a_fingerprint_without_a_device():
@@ -81,7 +81,7 @@ def test_the_processor_is_named_as_far_as_linux_tells(tmp_path, cpuinfo, model):
 
 
 def test_the_cpu_key_is_safe_in_a_file_name(fingerprint):
-    changed = dataclasses.replace(fingerprint, cpu_model="Intel(R) Xeon(R) Platinum 8480+ @ 2.0GHz")
+    changed = structs.replace(fingerprint, cpu_model="Intel(R) Xeon(R) Platinum 8480+ @ 2.0GHz")
     assert changed.cpu_model_key == "intel-xeon-platinum-8480+-2_0ghz"
 
 
@@ -103,7 +103,7 @@ def test_numpys_blas_is_named_among_several():
 
 
 def test_the_header_names_device_driver_simulator_libraries_and_blas(fingerprint):
-    lines = header_lines(DEVICE, dataclasses.replace(fingerprint, blas="OpenBLAS 0.3.30, 16 threads"))
+    lines = header_lines(DEVICE, structs.replace(fingerprint, blas="OpenBLAS 0.3.30, 16 threads"))
     assert len(lines) == 5
     assert lines[0] == f"gpukern device: 0: NVIDIA H200, compute capability 9.0, 140.0 GiB, {UUIDS[0]}"
     assert lines[1] == "gpukern driver: 580.159.03, CUDA 13.0, power limit 700 W, SM clock up to 1980 MHz"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import example, given
+from msgspec import structs
 from mutations import damaged
 
 from pytest_gpukern.gpu.ceiling_kernels import Measured
@@ -89,7 +89,7 @@ def test_what_was_measured_is_read_the_next_time(tmp_path):
 @pytest.mark.parametrize("change", [{"device_uuid": None}, {"is_simulated": True}])
 def test_without_a_real_device_nothing_is_measured_or_stored(tmp_path, change):
     measuring = Measuring()
-    assert measuring.load(tmp_path, dataclasses.replace(FINGERPRINT, **change)) == Ceilings()
+    assert measuring.load(tmp_path, structs.replace(FINGERPRINT, **change)) == Ceilings()
     assert measuring.count == 0
     assert list(tmp_path.iterdir()) == []
 
@@ -109,7 +109,7 @@ def test_a_new_driver_or_whatever_else_matters_measures_anew_and_keeps_the_old(t
     Measuring().load(tmp_path)
     for number, (field, value) in enumerate(CHANGES.items(), start=2):
         new = Measuring({**H200, "float32_flop_per_s": 1e12})
-        assert new.load(tmp_path, dataclasses.replace(FINGERPRINT, **{field: value})) != CEILINGS, field
+        assert new.load(tmp_path, structs.replace(FINGERPRINT, **{field: value})) != CEILINGS, field
         assert len(list(tmp_path.iterdir())) == number
     assert Measuring({}).load(tmp_path) == CEILINGS
 
@@ -132,7 +132,7 @@ def test_a_damaged_file_is_said_measured_again_and_mended(tmp_path):
         if not measuring.count:
             read.append(found)
             assert not measuring.warnings
-            assert all(value is None or value > 0 for value in dataclasses.astuple(found))
+            assert all(value is None or value > 0 for value in structs.astuple(found))
             return
         (warning,) = measuring.warnings
         assert warning.isprintable()
@@ -186,7 +186,7 @@ def test_where_nothing_can_be_stored_that_is_said(unwritable):
 @pytest.mark.parametrize("value", [0.0, float("nan"), float("inf")])
 def test_a_figure_that_is_no_positive_number_is_reported_and_not_used(tmp_path, value):
     measuring = Measuring({**H200, "int32_op_per_s": value})
-    assert measuring.load(tmp_path) == dataclasses.replace(CEILINGS, int32_op_per_s=None)
+    assert measuring.load(tmp_path) == structs.replace(CEILINGS, int32_op_per_s=None)
     assert "int32_op_per_s was measured as" in measuring.warnings[0]
     assert list(tmp_path.iterdir()) == []
 
@@ -285,6 +285,6 @@ def test_a_transfer_is_compared_with_its_copies_one_after_the_other(known, copie
 def test_copies_that_overlapped_are_compared_with_both_directions_at_once():
     copies = [(PINNED_IN, 55e6), (PINNED_OUT, 108e6)]
     assert CEILINGS.host_copy_share(copies, 2.5e6) == pytest.approx(2.0 / 2.5), "the longer direction"
-    at_once = dataclasses.replace(CEILINGS, duplex_pinned_bytes_per_s=70e9)
+    at_once = structs.replace(CEILINGS, duplex_pinned_bytes_per_s=70e9)
     assert at_once.host_copy_share(copies, 2.5e6) == pytest.approx(163 / 70 / 2.5)
     assert at_once.host_copy_share([(IN, 10e6), (OUT, 20e6)], 1.5e6) == pytest.approx(1 / 1.5)

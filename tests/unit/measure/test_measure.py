@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from fakes import FakeClock, FakeTimer, call_taking
+from msgspec import structs
 
 from pytest_gpukern.measure.measure import Repeated, Sampler, rule_for, rule_of_a_glance, untraced, warm_up
 from pytest_gpukern.measure.observers import Look, Observation, Seen
@@ -320,8 +321,8 @@ def test_what_executions_of_several_calls_took_is_that_of_one(cost_ns):
     copy = DeviceWork(kind="memcpy", name="HtoD", count=8.0, time_ns=40.0, size_bytes=64.0)
     batch = Batch([1000.0], launch_included=True, busy_ns=[900.0], work=(kernel, copy), order=(0, 1, 1) * 4)
     kernel, copy = (
-        dataclasses.replace(kernel, count=1.0, time_ns=200.0),
-        dataclasses.replace(copy, count=2.0, time_ns=10.0, size_bytes=16.0),
+        structs.replace(kernel, count=1.0, time_ns=200.0),
+        structs.replace(copy, count=2.0, time_ns=10.0, size_bytes=16.0),
     )
     assert batch.per_call(4) == Batch(
         [250.0], 4, launch_included=True, busy_ns=[225.0], work=(kernel, copy), order=(0, 1, 1)

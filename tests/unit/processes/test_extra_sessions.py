@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from made_up_results import measured, result
+from msgspec import structs
 
 from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
 from pytest_gpukern.processes.sessions import ChildRun, Ending
 from pytest_gpukern.values.result import SessionRole
 
 A, B, C = "t.py::a", "t.py::b", "t.py::c"
-GOOD = dataclasses.replace(result("cupy.exp", measured()), role=SessionRole.FURTHER)
+GOOD = structs.replace(result("cupy.exp", measured()), role=SessionRole.FURTHER)
 
 
 class Children:
@@ -41,12 +40,12 @@ def extra(children, nodeids=(A, B), last=3, **options):
 
 
 def test_every_session_runs_all_tests_and_each_gets_its_results_and_says_what_they_are_for():
-    other, told = dataclasses.replace(GOOD, measurements=(measured(50_000.0),)), []
+    other, told = structs.replace(GOOD, measurements=(measured(50_000.0),)), []
     children = Children(ran({A: GOOD, B: GOOD}), ran({A: other, B: GOOD}))
     found = extra(children, progress=lambda *counts: told.append(counts), role=SessionRole.CONFIRMING)
     assert children.asked == [(A, B), (A, B)]
     assert told == [(2, 0, 2), (2, 1, 2), (3, 0, 2), (3, 1, 2)]
-    good, other = (dataclasses.replace(one, role=SessionRole.CONFIRMING) for one in (GOOD, other))
+    good, other = (structs.replace(one, role=SessionRole.CONFIRMING) for one in (GOOD, other))
     assert [found.of(test, 2) for test in (A, B)] == [([good, other], None), ([good, good], None)]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -15,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from made_up_results import measured, result
+from msgspec import structs
 
 from pytest_gpukern.gpu.processes import is_alive
 from pytest_gpukern.package import FOLDER
@@ -97,7 +97,7 @@ def test_what_a_child_finds_arrives_and_ends_without_a_problem(play):
     told = []
     children = play("assert sys.stdin.read() == ''; ends()", "ends(); ends('failed', 'torn', 'teardown')")
     found = run(children, lambda *counts: told.append(counts))
-    observed = dataclasses.replace(FOUND, observations={"watts": {"a": 1.5}})
+    observed = structs.replace(FOUND, observations={"watts": {"a": 1.5}})
     assert found.listed == {A: {}, B: {}}
     failed = ("failed", "torn", observed)
     assert found.endings == {A: ("passed", "", FOUND), B: failed}, "also where the teardown fails"
@@ -177,7 +177,7 @@ def test_a_process_that_ends_before_its_turn_is_replaced(play):
     started = children.start({})
     os.kill(started.pid, signal.SIGKILL)
     started.status(20.0)
-    assert list(run(children, None, started).outcomes) == [A, B]
+    assert list(run(children, None, started).endings) == [A, B]
     assert not started.place.exists()
 
 

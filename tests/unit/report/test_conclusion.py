@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 from made_up_results import CEILINGS, error, measured, result, verdict
+from msgspec import structs
 
 from pytest_gpukern.report.conclusion import cards, change_of, headline, others
 from pytest_gpukern.report.run import Failure, RunResults
@@ -14,7 +15,7 @@ KEY = "kernel/event/cold"
 
 
 def slower(ratio, label="cupy.exp", **changes):
-    judged = dataclasses.replace(verdict("SLOWER", ratio, "grew"), **changes)
+    judged = structs.replace(verdict("SLOWER", ratio, "grew"), **changes)
     return result(label, measured(1000.0 * ratio), verdicts=[judged])
 
 
@@ -93,7 +94,7 @@ def test_tests_that_fail_by_themselves_share_a_card_by_their_words_whatever_thei
 
 def test_a_time_has_its_way_its_interval_and_its_share_of_the_limit_before_and_now():
     traffic = 0.5 * 4e12 * 1254e-9  # half of what the device copies in that time
-    judged = dataclasses.replace(verdict("SLOWER", 1.254), ratio_low=1.22, ratio_high=1.28)
+    judged = structs.replace(verdict("SLOWER", 1.254), ratio_low=1.22, ratio_high=1.28)
     time = measured(1254.0, timer="cupti", traffic_bytes=traffic)
     case = result("a.b", time, verdicts=[judged], ceilings=CEILINGS)
     change = change_of(RunResults([case]), case, time.key)
@@ -104,7 +105,7 @@ def test_a_time_has_its_way_its_interval_and_its_share_of_the_limit_before_and_n
 @pytest.mark.parametrize("ratio", [None, 0.0, -1.0, float("inf")])
 def test_what_has_no_ratio_has_no_change(ratio):
     case = slower(1.1)
-    case = dataclasses.replace(case, verdicts={KEY: verdict("SLOWER", ratio)})
+    case = structs.replace(case, verdicts={KEY: verdict("SLOWER", ratio)})
     assert change_of(RunResults([case]), case, KEY) is None
     (card,) = cards(failing(case))
     assert (card.change, card.headline) == (None, "because")
@@ -146,9 +147,7 @@ def test_what_is_slower_is_accepted_from_the_file_that_was_read_and_a_revision_i
 def test_what_changed_otherwise_is_grouped_by_its_cause_which_may_be_the_machine():
     cpus = (Difference("CPUs", "16", "32"),)
     results = [
-        result(
-            f"a.v{n}", measured(), verdicts=[dataclasses.replace(verdict("FASTER", ratio), differences=cpus)]
-        )
+        result(f"a.v{n}", measured(), verdicts=[structs.replace(verdict("FASTER", ratio), differences=cpus)])
         for n, ratio in enumerate((0.9, 0.6, 0.8))
     ]
     results.append(result("a.code", measured(), verdicts=[verdict("FASTER", 0.95)]))
@@ -160,7 +159,7 @@ def test_what_changed_otherwise_is_grouped_by_its_cause_which_may_be_the_machine
 
 def test_of_what_is_undecided_the_largest_suspicion_that_was_looked_at_comes_first():
     doubts = [verdict("UNDECIDED", ratio) for ratio in (1.2, 0.5, 1.05)]
-    doubts[2] = dataclasses.replace(doubts[2], unconfirmed=True)
+    doubts[2] = structs.replace(doubts[2], unconfirmed=True)
     results = [result(f"a.v{n}", measured(), verdicts=[doubt]) for n, doubt in enumerate(doubts)]
     (group,) = others(RunResults(results))
     assert group.change == "the largest suspicion +5.0 %, vector_exp/a.v2/n=1000"

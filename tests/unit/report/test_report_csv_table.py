@@ -1,7 +1,6 @@
 """Runs → a table of their measurements."""
 
 import csv
-import dataclasses
 import io
 import re
 from datetime import UTC, datetime
@@ -24,7 +23,7 @@ def table(*results, sessions=None):
 
 
 def test_each_measurement_is_a_row_with_case_time_and_verdict():
-    slower = dataclasses.replace(
+    slower = structs.replace(
         verdict("SLOWER", 1.05, "it grew\nmore"), ratio_low=1.04, ratio_high=1.06, threshold=0.02
     )
     times = [measured(1000.0, half=0.01, traffic_bytes=4000), measured(9000.5, scope="transfer")]
@@ -59,7 +58,7 @@ def test_the_columns_are_those_of_the_documentation_in_its_order():
 
 
 def test_the_kernel_that_takes_longest_is_named_but_not_for_copies():
-    short = dataclasses.replace(
+    short = structs.replace(
         EXP_KERNEL, time_ns=10.0, kernel=structs.replace(EXP_KERNEL.kernel, name="short", symbol="short")
     )
     times = [measured(work=(short, EXP_KERNEL, COPY_IN)), measured(scope="transfer")]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from made_up_results import COPY_IN, COPY_OUT, EXP_KERNEL, measured, result
 from msgspec import structs
 
@@ -65,7 +63,7 @@ def test_no_part_takes_more_than_all_of_a_call():
 
 
 def test_time_between_kernels_is_named_for_what_it_is():
-    second = dataclasses.replace(EXP_KERNEL, name="sum_kernel", time_ns=20_000.0)
+    second = structs.replace(EXP_KERNEL, name="sum_kernel", time_ns=20_000.0)
     found = texts(kernel(80_000.0, (EXP_KERNEL, second, MEMSET)))
     assert split(found[-2]) == ["11.8 %", "9.40 µs", "between kernels and copies"]
     assert split(found[-3]) == ["2.5 %", "2.00 µs", "1", "2.00 µs", "4.00 KiB", "2.05 GB/s", "memset"]
@@ -79,7 +77,7 @@ def test_work_that_overlaps_is_not_taken_for_the_hosts_time():
 
 def test_a_kernels_facts_are_under_its_line_for_each_of_its_grids():
     of_small = structs.replace(EXP_KERNEL.kernel, block=(32, 1, 1), registers=16)
-    small = dataclasses.replace(EXP_KERNEL, time_ns=100.0, kernel=of_small)
+    small = structs.replace(EXP_KERNEL, time_ns=100.0, kernel=of_small)
     facts = kernel_facts((EXP_KERNEL, small), (9, 0), lambda kernel, registers: "0123456789abcdef")
     found = texts(kernel(work=(EXP_KERNEL, small), kernels=facts))
     assert found[3].endswith("128 B local, occupancy 75 % (40 registers a thread), machine code 0123456789ab")
@@ -89,7 +87,7 @@ def test_a_kernels_facts_are_under_its_line_for_each_of_its_grids():
 def test_long_names_lose_parameters_first_and_every_line_fits():
     name = "at::native::vectorized_elementwise_kernel<4, std::array<char*, 2ul>>(int, std::array<char*, 2ul>)"
     named = structs.replace(EXP_KERNEL.kernel, name=name)
-    made = kernel(work=(dataclasses.replace(EXP_KERNEL, kernel=named),))
+    made = kernel(work=(structs.replace(EXP_KERNEL, kernel=named),))
     assert split(texts(made, 200)[2])[-1] == name
     assert split(texts(made, 120)[2])[-1] == name.partition("(")[0] + "(…)"
     assert split(texts(made, 100)[2])[-1] == "at::native::vectorized_elementwise_kernel<…>(…)"
@@ -104,7 +102,7 @@ def test_by_events_only_simulated_or_incorrect_there_is_no_breakdown():
 
 
 def test_times_that_did_not_survive_the_journey_are_dashes():
-    odd = end_to_end(float("inf"), float("inf"), (dataclasses.replace(COPY_IN, time_ns=float("nan")),))
+    odd = end_to_end(float("inf"), float("inf"), (structs.replace(COPY_IN, time_ns=float("nan")),))
     crossed = type(odd).from_json(odd.to_json())
     (row,) = [text for text in texts(crossed) if "HtoD" in text]
     assert split(row)[:4] == ["–", "–", "2", "–"]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from made_up_past import BEFORE, now, past, session
+from msgspec import structs
 
 from pytest_gpukern.findings.common_shift import Compared, shift_among
 from pytest_gpukern.report.head import changes_since, head
 from pytest_gpukern.values.difference import Difference
 from pytest_gpukern.values.result import Finding
 
-UPGRADED = dataclasses.replace(BEFORE, driver_version="590.10", cuda_driver_version="13.1")
+UPGRADED = structs.replace(BEFORE, driver_version="590.10", cuda_driver_version="13.1")
 CANARIES = {"copy": 128_000.0, "fma": 200_000.0, "launch": 1_300.0}
 
 
@@ -86,13 +85,13 @@ def test_a_clock_that_moved_for_most_kernels_is_a_change():
 
 def test_what_changed_for_some_cases_only_is_counted():
     libraries = {"cupy": "14.0", "numba": "0.68"}
-    entries = [compared(fingerprint=dataclasses.replace(BEFORE, libraries=libraries)), compared()]
+    entries = [compared(fingerprint=structs.replace(BEFORE, libraries=libraries)), compared()]
     assert changes_since(entries) == {Difference("numba", "0.67", "0.68"): 1}
     assert "numba 0.67 → 0.68 (1 of 2 cases)" in lines(*entries)[0]
 
 
 def test_host_variants_tell_of_the_host():
-    fingerprint = dataclasses.replace(UPGRADED, cpu_count=48)
+    fingerprint = structs.replace(UPGRADED, cpu_count=48)
     entry = compared(label="host.saxpy", timer="host", fingerprint=fingerprint, clocks={})
     assert changes_since([entry]) == {Difference("CPUs", "96", "48"): 1}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import json
 import random
@@ -13,6 +12,7 @@ import made_up_results as made_up
 import made_up_runs
 import pytest
 from made_up_times import record_of
+from msgspec import structs
 
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.gate.comparability import SessionTime
@@ -163,7 +163,7 @@ def test_tests_that_share_an_id_have_a_link_each():
 @pytest.mark.parametrize("ns", [None, 0.0, -1.0, 5e-324, 1e300, 1.7976931348623157e308])
 def test_no_number_that_a_plot_cannot_draw_crosses(ns):
     summary = Summary(ns, ns, ns, 10)
-    verdict = dataclasses.replace(made_up.verdict("SLOWER", 1.1), pairs=((ns, 5.0),), false_alarm=ns)
+    verdict = structs.replace(made_up.verdict("SLOWER", 1.1), pairs=((ns, 5.0),), false_alarm=ns)
     samples = (ns, 5.0, -1.7976931348623157e308, 6.0)
     shown = made_up.measured(samples_ns=samples, summary=summary, traffic_bytes=1e9, flops=1e9)
     made = made_up.result(

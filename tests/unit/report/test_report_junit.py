@@ -1,8 +1,7 @@
 """Results → the properties of their tests in JUnit."""
 
-import dataclasses
-
 from made_up_results import measured, result, verdict
+from msgspec import structs
 
 from pytest_gpukern.report.junit import properties
 from pytest_gpukern.report.run import Failure, RunResults
@@ -15,7 +14,7 @@ def of(*args, **changes):
 
 
 def test_a_judged_time_has_its_change_with_the_interval():
-    slower = dataclasses.replace(verdict("SLOWER", 1.0531234567, "grew"), ratio_low=1.04, ratio_high=1.0665)
+    slower = structs.replace(verdict("SLOWER", 1.0531234567, "grew"), ratio_low=1.04, ratio_high=1.0665)
     assert of("cupy.exp", measured(48_600.25), verdicts=[slower]) == {
         "gpukern.verdict": "SLOWER",
         "gpukern.time_ns": "48600.25",
@@ -28,7 +27,7 @@ def test_a_judged_time_has_its_change_with_the_interval():
 
 
 def test_a_failure_has_its_headline():
-    slower = dataclasses.replace(verdict("SLOWER", 1.1, "grew"), ratio_low=1.08, ratio_high=1.12)
+    slower = structs.replace(verdict("SLOWER", 1.1, "grew"), ratio_low=1.08, ratio_high=1.12)
     case = result("cupy.exp", measured(1100.0), verdicts=[slower])
     failure = Failure("grew", (GateFailure("SLOWER", "grew", "kernel/event/cold"),))
     headline = dict(properties(RunResults([case], failures={case.nodeid: failure})))["gpukern.headline"]

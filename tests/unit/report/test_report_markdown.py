@@ -1,10 +1,9 @@
 """Runs → Markdown for pull requests and for the summary of a step."""
 
-import dataclasses
-
 import pytest
 from made_up_results import measured, result, verdict
 from markdown_it import MarkdownIt
+from msgspec import structs
 
 from pytest_gpukern.report.markdown import LONGEST_COMMENT, comment, summary
 from pytest_gpukern.report.run import Failure, RunResults
@@ -16,7 +15,7 @@ HOSTILE = (
     "<script>ran()</script> *b* _i_ ~s~ &lt; --> $m$"
 )
 TIED = "\N{NO-BREAK SPACE}"
-SLOWER = dataclasses.replace(verdict("SLOWER", 1.1, "it grew"), ratio_low=1.08, ratio_high=1.12)
+SLOWER = structs.replace(verdict("SLOWER", 1.1, "it grew"), ratio_low=1.08, ratio_high=1.12)
 
 
 def grew(text):
@@ -52,15 +51,15 @@ def test_the_simulator_is_not_named_as_a_card_where_a_call_launched_nothing_in_i
 
 @pytest.mark.parametrize("bad", [None, 0.0, -1.0])
 def test_the_times_of_two_revisions_are_those_of_their_pairs_that_have_both(bad):
-    paired = dataclasses.replace(SLOWER, pairs=((1000.0, 1100.0), (2000.0, 2200.0), (bad, 5.0)))
+    paired = structs.replace(SLOWER, pairs=((1000.0, 1100.0), (2000.0, 2200.0), (bad, 5.0)))
     made = result("cupy.exp", measured(9.0), verdicts=[paired])
     (line,) = rows(comment(RunResults([made], failures={made.nodeid: failed(GREW)})))
     assert "| 1.41 → 1.56 µs".replace(" ", TIED).replace(f"|{TIED}", "| ") in line
 
 
 def test_nothing_in_a_name_or_a_reason_is_markup(slower):
-    case = dataclasses.replace(slower.case, id=HOSTILE)
-    hostile = dataclasses.replace(slower, case=case, verdicts={"kernel/event/cold": SLOWER})
+    case = structs.replace(slower.case, id=HOSTILE)
+    hostile = structs.replace(slower, case=case, verdicts={"kernel/event/cold": SLOWER})
     run = RunResults(
         [hostile],
         failures={hostile.nodeid: failed(grew(HOSTILE), GateFailure(HOSTILE, HOSTILE))},
@@ -81,9 +80,7 @@ def test_nothing_in_a_name_or_a_reason_is_markup(slower):
 @pytest.mark.parametrize("end", ["", "\u202e\x1b[2J\n| x |\udc80"])
 def test_with_5000_failures_a_comment_and_a_summary_keep_their_limits(slower, end):
     ids = [f"{number}|{'µ' * 300}{end}" for number in range(5000)]
-    many = [
-        dataclasses.replace(slower, nodeid=f"{n}", case=dataclasses.replace(slower.case, id=n)) for n in ids
-    ]
+    many = [structs.replace(slower, nodeid=f"{n}", case=structs.replace(slower.case, id=n)) for n in ids]
     failures = {each.nodeid: failed(grew(f"{'@' * 9000}{end}")) for each in many[:2500]}
     run = RunResults(many, failures=failures)
     assert 50_000 < len(comment(run).encode()) <= LONGEST_COMMENT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from datetime import UTC, datetime
 
@@ -10,6 +9,7 @@ import pytest
 from made_up_results import measured, result, verdict
 from made_up_runs import write_run_file
 from made_up_times import record_of
+from msgspec import structs
 
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.gate.comparability import SessionTime
@@ -30,7 +30,7 @@ def write(path, *results):
 
 def test_all_that_a_report_tells_comes_back(tmp_path):
     slower = result("cupy.exp", measured(), verdicts=[verdict("SLOWER", 1.05)])
-    slower.verdicts[KEY] = dataclasses.replace(
+    slower.verdicts[KEY] = structs.replace(
         slower.verdicts[KEY], threshold=0.02, pairs=((5e4, 5.2e4), (5e4, 5.3e4))
     )
     where = {"recorded": "2026-11-01T00:00:00+00:00", "session": "0000000a", "device": "GPU-1"}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 
 import pytest
 from made_up_results import CEILINGS, COPY_IN, COPY_OUT, EXP_KERNEL, error, measured, result, verdict
+from msgspec import structs
 
 from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.report.summary import totals
@@ -299,7 +299,7 @@ def suites_on_a_gpu():
         host = i % 6 == 5
         timing = HOST if host else {"timer": "cupti"}
         kind = {7: "FASTER", 8: "NEW"}.get(i, "UNDECIDED" if host and i < 246 else "SAME")
-        judged = dataclasses.replace(
+        judged = structs.replace(
             verdict(kind, 0.95 if kind == "FASTER" else 1.001), false_alarm=0.0 if host else 0.001
         )
         yield result(
@@ -347,7 +347,7 @@ def test_every_skip_is_counted_once_however_little_room_there_is():
 def test_after_an_upgrade_the_summary_has_at_most_twenty_lines(width):
     results = [*suites_on_a_gpu(), result("numba.s", simulated=True)]
     for i, kind in enumerate(("INVALID", "SLOWER", "UNCOMPARABLE") * 6):
-        odd = dataclasses.replace(verdict(kind, 1.0), false_alarm=0.1)
+        odd = structs.replace(verdict(kind, 1.0), false_alarm=0.1)
         results.append(result(f"{BACKENDS[i % 6]}.odd_{i}", measured(), verdicts=[odd]))
     changed = "since the record: driver 580.65.06 → 590.10, CUDA 13.0 → 13.1; outputs as recorded"
     times = f"times: all kernels 3.0 % slower {'(median of 9, 95 %: 3.0 … 3.0 %), ' * 5}not your change"
@@ -419,17 +419,17 @@ def test_of_two_ceilings_the_nearer_is_shown(dtype, declared, ceiling):
 
 
 def test_copies_to_and_from_the_host_have_their_own_ceiling():
-    work = (COPY_IN, EXP_KERNEL, dataclasses.replace(COPY_OUT, size_bytes=4e6))
+    work = (COPY_IN, EXP_KERNEL, structs.replace(COPY_OUT, size_bytes=4e6))
     made = result("cupy.exp", measured(2e6, work=work, **END), ceilings=CEILINGS)
     assert "60 % host copy" in row_with("cupy.exp", made).text  # 16 MB at 20 GB/s, 4 MB at 10 GB/s: 1.2 ms
     for ns in (2e8, 1.0e5):  # a call that hardly copies, and one faster than the copies that were measured
         assert "host copy" not in text_of(
-            dataclasses.replace(made, measurements=(measured(ns, work=work, **END),))
+            structs.replace(made, measurements=(measured(ns, work=work, **END),))
         )
     for memory in ("pinned", "managed"):
-        other = dataclasses.replace(COPY_IN, host_copy=HostCopy("HtoD", memory))
+        other = structs.replace(COPY_IN, host_copy=HostCopy("HtoD", memory))
         seen = measured(2e6, work=(other,), **END)
-        assert "host copy" not in text_of(dataclasses.replace(made, measurements=(seen,)))
+        assert "host copy" not in text_of(structs.replace(made, measurements=(seen,)))
 
 
 def test_a_kernel_above_the_measured_copy_is_at_the_limit():
@@ -456,7 +456,7 @@ def test_numbers_that_did_not_survive_the_journey_are_dashes_at_worst():
 
 def test_a_single_sample_has_no_uncertainty():
     one = measured()
-    one = dataclasses.replace(one, summary=dataclasses.replace(one.summary, n=1))
+    one = structs.replace(one, summary=structs.replace(one.summary, n=1))
     row = row_with("cupy.exp", result("cupy.exp", one)).text
     assert " –" in row
     assert "%" not in row

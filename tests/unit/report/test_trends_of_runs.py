@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from made_up_results import measured, result
 from made_up_runs import write_run_file
+from msgspec import structs
 
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.report.recorded import read, trends
@@ -31,7 +31,7 @@ def runs(*times_us, **changes):
         filled = {"fingerprint": H200, "session": f"s{number}", "provenance": Provenance(f"{number:040x}")}
         first = result("cupy.exp", measured(us * 1000), **{**filled, **changes})
         slow = result("cupy.exp", measured(9e4), **{**filled, "session": f"c{number}"})
-        confirming = dataclasses.replace(slow, role=SessionRole.CONFIRMING)
+        confirming = structs.replace(slow, role=SessionRole.CONFIRMING)
         created = datetime(2026, 11, 1, tzinfo=UTC) + timedelta(number)
         made.append(RunResults([first], {first.nodeid: [confirming]}, created=created))
     return made
@@ -62,7 +62,7 @@ def test_a_baseline_and_runs_of_its_cases_are_one_series_in_which_each_session_c
     recorded = {name: [point.session for point in trend.points] for name, trend in trends([baseline]).items()}
     newer = RunResults(
         [
-            dataclasses.replace(each, session="new", nodeid=f"t.py::t[{each.case.id}]")
+            structs.replace(each, session="new", nodeid=f"t.py::t[{each.case.id}]")
             for each in baseline.results
         ],
         created=baseline.created + timedelta(1),

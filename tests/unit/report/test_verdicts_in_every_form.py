@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 from made_up_results import measured, result, verdict
+from msgspec import structs
 from test_report_html import data_of
 
 from pytest_gpukern.findings.findings import failures
@@ -38,7 +39,7 @@ def kind(request, monkeypatch):
 
 @pytest.fixture
 def run(kind):
-    judged = dataclasses.replace(verdict(kind, 1.25, "the moon is full"), ratio_low=1.2, ratio_high=1.3)
+    judged = structs.replace(verdict(kind, 1.25, "the moon is full"), ratio_low=1.2, ratio_high=1.3)
     return RunResults([result("cupy.exp", measured(), verdicts=[judged])])
 
 
@@ -109,7 +110,7 @@ def test_what_stands_in_the_place_of_a_verdict_is_the_same_in_both(times, change
     found = dict(properties(alone))
     assert (found["gpukern.verdict"], found["gpukern.reason"], "gpukern.change" in found) == told
     assert ("gpukern.time_ns" in found) == bool(times and not changes)
-    again = dataclasses.replace(made, role=SessionRole.FURTHER)
+    again = structs.replace(made, role=SessionRole.FURTHER)
     run = RunResults(
         [made], {made.nodeid: [again]}, failures={made.nodeid: Failure(failure)} if failure else {}
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from made_up_results import COPY_IN, EXP_KERNEL, measured, result
 from msgspec import structs
@@ -113,7 +111,7 @@ def test_a_suspect_that_fails_when_it_is_measured_again_fails():
 
 
 def test_a_test_that_is_wrong_in_one_session_is_reported_as_wrong():
-    wrong = dataclasses.replace(result("cupy.exp"), correctness=Correctness.INCORRECT)
+    wrong = structs.replace(result("cupy.exp"), correctness=Correctness.INCORRECT)
     head = (ending(), Ending("failed", "INCORRECT: y", wrong), ending(), ending())
     (conclusion,), _ = concluded((sessions(BASE_NS), head))
     assert conclusion.result == wrong
@@ -157,8 +155,8 @@ def test_what_the_base_did_not_measure_alike_is_not_comparable(base, reason):
 
 def test_another_problem_version_is_not_comparable():
     base = ending()
-    older = dataclasses.replace(base.result.case, problem_version=2)
-    base = base._replace(result=dataclasses.replace(base.result, case=older))
+    older = structs.replace(base.result.case, problem_version=2)
+    base = base._replace(result=structs.replace(base.result, case=older))
     assert "problem version 2" in only_verdict(((base,) * 4, sessions(BASE_NS))).reason
 
 
@@ -199,7 +197,7 @@ def known(median_ns=1000.0, work=(EXP_KERNEL,), kernels=(LAUNCH,), scope="kernel
 
 def test_a_case_that_does_the_same_on_both_sides_is_the_same_after_one_pair():
     renamed = structs.replace(LAUNCH, name="other", symbol="other")
-    again = known(1009.0, (dataclasses.replace(EXP_KERNEL, name="other"),), (renamed,))
+    again = known(1009.0, (structs.replace(EXP_KERNEL, name="other"),), (renamed,))
     case = ((known(),), (again,))
     assert does_the_same(case, THRESHOLD)
     assert measured_once(case)
@@ -221,7 +219,7 @@ def test_a_case_that_does_the_same_on_both_sides_is_the_same_after_one_pair():
         {"kernels": (structs.replace(LAUNCH, machine_code_sha256=None),)},
         {"kernels": (structs.replace(LAUNCH, grid=(64, 2, 1)),)},
         {"kernels": (LAUNCH, LAUNCH), "work": (EXP_KERNEL, EXP_KERNEL)},
-        {"work": (dataclasses.replace(EXP_KERNEL, count=2.0),)},
+        {"work": (structs.replace(EXP_KERNEL, count=2.0),)},
         {"work": (EXP_KERNEL, COPY_IN)},
         {"work": ()},
         {"bytes_": 9.0},

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 from made_up_results import measured, result
+from msgspec import structs
 from test_against_judging import known
 
 from pytest_gpukern.processes.messages import LoadedModule
@@ -80,8 +81,8 @@ def test_only_the_bases_sessions_run_in_the_other_tree_and_the_first_tells_of_re
 
 
 B = "test_it.py::test_b"
-PASSED = dataclasses.replace(result("cupy.exp", measured()), correctness=Correctness.PASSED)
-UNCHECKED = dataclasses.replace(PASSED, correctness=Correctness.UNCHECKED)
+PASSED = structs.replace(result("cupy.exp", measured()), correctness=Correctness.PASSED)
+UNCHECKED = structs.replace(PASSED, correctness=Correctness.UNCHECKED)
 
 
 def test_later_sessions_of_a_side_know_what_its_first_one_checked(sides):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import weakref
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -10,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fakes import FakeEnvironment, case_of, diagnose_case, doubling, measuring, noting, only_case, right, run
+from msgspec import structs
 
 from pytest_gpukern.check import check_variant
 from pytest_gpukern.check.diagnosis import Fault
@@ -370,8 +370,8 @@ def measured(gpu, timer, *measurements):
     """A result of the fake GPU, with these (scope, work) instead of what was measured."""
     result = run(case_of(right), FakeEnvironment(gpu))
     (only,) = result.measurements
-    changed = (dataclasses.replace(only, scope=scope, work=work) for scope, work in measurements)
-    return dataclasses.replace(result, measurements=tuple(changed))
+    changed = (structs.replace(only, scope=scope, work=work) for scope, work in measurements)
+    return structs.replace(result, measurements=tuple(changed))
 
 
 def on_an_h200(gpu):
@@ -432,7 +432,7 @@ def test_a_result_without_a_gpu_gets_no_kernel_facts(gpu, timer, known, lacks):
     elif lacks == "a real one":
         environment.has_gpu = False
     else:
-        result = dataclasses.replace(result, case=dataclasses.replace(result.case, backend="host"))
+        result = structs.replace(result, case=structs.replace(result.case, backend="host"))
     assert with_facts(result, environment) is result
 
 

@@ -12,6 +12,7 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_up_results import FINGERPRINT, measured, result
+from msgspec import structs
 
 from pytest_gpukern.values.folding import Processes, unfolded, unfolded_sessions
 from pytest_gpukern.values.result import Result
@@ -46,7 +47,7 @@ def made(kind):
     return st.tuples(*map(made, inner)) if origin is tuple else values[kind]
 
 
-sessions = made(Result).map(lambda each: dataclasses.replace(each, nodeid="n"))
+sessions = made(Result).map(lambda each: structs.replace(each, nodeid="n"))
 """Results of one test, which mostly come from other processes."""
 
 
@@ -69,7 +70,7 @@ def test_every_result_is_whole_again_whatever_it_shares(results, data):
 
 def test_what_is_shared_or_as_by_default_is_not_written_again():
     first = result("cupy.exp", measured(), session="a", fingerprint=FINGERPRINT)
-    second = dataclasses.replace(first, session="b", errors={})
+    second = structs.replace(first, session="b", errors={})
     processes = Processes()
     folded = processes.folded_sessions([first, second], {"nodeid": first.nodeid})
     assert folded["shared"].keys() >= {"case", "errors"}
