@@ -41,7 +41,6 @@ HOST_PROBLEM = """
 import os
 import numpy as np
 import pytest
-from msgspec import structs
 from pytest_gpukern import Axis, Problem, Tolerance
 
 doubling = Problem(
@@ -73,7 +72,6 @@ GPU_PROBLEM = """
 import os
 import numpy as np
 import pytest
-from msgspec import structs
 from pytest_gpukern import Axis, Problem
 
 doubling = Problem(
@@ -267,8 +265,6 @@ def recorded(gpu, pytester):
 
 def repeat_sessions(folder, times):
     """Makes every session of the baselines beside a test as many, by processes of their own."""
-    from msgspec import structs
-
     from pytest_gpukern.baseline.codec import load, render
 
     for path in (folder / "baselines").iterdir():

@@ -29,6 +29,7 @@ from pytest_gpukern.values.result import (
     Summary,
     Verdict,
 )
+from pytest_gpukern.values.stored import plain
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 CREATED = datetime(2026, 11, 20, 10, tzinfo=UTC)
@@ -260,6 +261,13 @@ def write_run_file(path, run):
 def whole_run(path):
     """Plain JSON of a run file in which each result is whole; it may be changed and written again."""
     run = read_run(path)
-    sessions = [session.to_json() for of_test in run.sessions.values() for session in of_test]
-    results = [result.to_json() for result in run.results]
-    return {**json.loads(path.read_text()), "results": results, "sessions": sessions}
+    sessions = [_whole(session) for of_test in run.sessions.values() for session in of_test]
+    return {**json.loads(path.read_text()), "results": _whole(run.results), "sessions": sessions}
+
+
+def _whole(value):
+    if hasattr(value, "__struct_fields__"):
+        return {name: _whole(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, dict):
+        return {key: _whole(of) for key, of in value.items()}
+    return [*map(_whole, value)] if isinstance(value, (list, tuple)) else plain(value)
