@@ -64,8 +64,10 @@ def cases_of(
     variants = list((problem.variants.broken if wrong else problem.variants.right).values())
     for variant in variants:  # one point; with huge sizes only if that is huge
         point = {**problem.axes.smoke_point, **variant.at}
-        if variant.at and (size != "huge" or problem.axes.has_huge(point)):
-            yield from (Case(problem, variant, point, parameters) for parameters in _parameters(variant))
+        huge = problem.axes.has_huge(point)
+        if variant.at and (size != "huge" or huge):
+            for parameters in _parameters(variant):
+                yield Case(problem, variant, point, parameters, first=not huge)
     variants = [variant for variant in variants if not variant.at]
     begun: set[tuple[str, str]] = set()  # variants and parameters that have had their first point
     for point in problem.axes.points(size, axes):

@@ -499,7 +499,7 @@ cupti.activity_enable = refuse
 # one execution in full
 
 
-def test_a_trace_has_what_was_launched_with_the_hosts_calls(runtime, spin, array):
+def test_a_trace_has_what_was_launched(runtime, spin, array):
     from cuda.core import LaunchConfig, launch
 
     from pytest_gpukern.timers.cupti.timer import trace_of
@@ -521,7 +521,7 @@ def test_a_trace_has_what_was_launched_with_the_hosts_calls(runtime, spin, array
     call()
     runtime.synchronize()
     trace = trace_of("end_to_end", Iteration(call), runtime.stream, cold=True)
-    sys.stdout.write("\n".join(map(str, (*trace.activities, *trace.calls, ""))))  # `pytest -rP` shows it
+    sys.stdout.write("\n".join(map(str, (*trace.activities, ""))))  # `pytest -rP` shows it
     copied_in, spun, shaped, filled, copied_out = trace.activities
     assert (copied_in.name, copied_in.source, copied_in.target) == ("memcpy HtoD", "Pageable", "Device")
     assert (copied_out.name, copied_out.source, copied_out.target) == ("memcpy DtoH", "Device", "Pageable")
@@ -534,12 +534,6 @@ def test_a_trace_has_what_was_launched_with_the_hosts_calls(runtime, spin, array
     assert (filled.kind, filled.size_bytes, filled.source) == ("memset", 1024, "Device")
     assert {each.device for each in trace.activities} == {0}
     assert len({(each.context, each.stream) for each in (spun, shaped, filled)}) == 1
-    by_correlation = {each.correlation: each for each in trace.calls}
-    for activity in trace.activities:
-        launched = by_correlation[activity.correlation]
-        assert launched.start_ns <= activity.start_ns
-        assert launched.name.startswith(("cuLaunchKernel", "cuMemcpy", "cuMemset"))
-    assert any("Synchronize" in each.name for each in trace.calls)
     assert {each.thread.partition(" ")[0] for each in trace.calls} == {"MainThread"}
     assert min(each.start_ns for each in (*trace.activities, *trace.calls)) == 0
 

@@ -421,6 +421,7 @@ def test_a_point_that_is_not_huge_is_run_at_any_other_size():
     problem = wrong_above(16, {"n": 16})
     assert cases_of(problem, "huge", wrong=True) == []
     (case,) = cases_of(problem, wrong=True)
+    assert case.first, "it is checked in corners, too: no other point is"
     assert diagnose_case(case, FakeEnvironment(settings=CHECKING)).fault is Fault.NOT_WRITTEN
 
 
