@@ -11,6 +11,7 @@ import functools
 import itertools
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +22,14 @@ from pytest_gpukern.findings.regressions import TELLING_ULP
 from pytest_gpukern.findings.trend import Trend, days_of, points_of, since_when
 from pytest_gpukern.gpu.fingerprint import commits_touching
 from pytest_gpukern.report import units
+from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.recorded import trends
 from pytest_gpukern.report.records import accept, repeat
-from pytest_gpukern.report.rows import ceiling_shares
+from pytest_gpukern.report.rows import OTHER_CARD, ceiling_shares, doubt_about
 from pytest_gpukern.report.run import BASELINE, RunResults
 from pytest_gpukern.values.difference import DEVICE, NEW_CODE, SAME_CODE
 from pytest_gpukern.values.grouping import grouped
+from pytest_gpukern.values.note import NO_GPU
 from pytest_gpukern.values.result import Correctness, Result, SessionRole, Verdict, sizes_text
 from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone, VerdictKind, severity
 
@@ -35,6 +38,8 @@ _SHOWN = 3
 _ROUNDOFFS = {"float32": 2.0**-24, "float16 or TF32": 2.0**-11}
 """Largest relative error of rounding once (IEEE 754; TF32 has as many digits as float16)."""
 _NEAR = 16.0
+_FAR = 2.0
+"""Times of the threshold from which a change that could not be seen is told."""
 _LEAST_SHARE = 0.01
 """Share of a limit below which it limits nothing."""
 
@@ -166,7 +171,11 @@ class Others:
         first, last = units.change(self.ratios[0]), units.change(self.ratios[-1])
         doubtful = self.kind in STATES and STATES[self.kind].tone is Tone.DOUBTFUL
         if doubtful and len(self.names) > 1:
-            return f"the largest suspicion {first}, {self.names[0]}"
+            return (
+                f"the largest suspicion {first}, {self.names[0]}"
+                if self.ratios[0] > 1
+                else "none looks slower"
+            )
         return first if first == last or doubtful else f"{last} to {first}"
 
 
@@ -189,7 +198,9 @@ def headline(run: RunResults, failed: Sequence[Card]) -> Headline:
         return Headline(FAILED, ", ".join(parts))
     if not run.ran:
         return Headline("NOTHING RAN")
-    return Headline("PASSED", ", ".join(_passed_in_words(run)))
+    return Headline(
+        "PASSED", " · ".join(filter(None, (", ".join(_passed_in_words(run)), *_judged_in_words(run))))
+    )
 
 
 def _failures_in_words(failed: Sequence[Card]) -> Iterable[str]:
@@ -212,7 +223,6 @@ def _failures_in_words(failed: Sequence[Card]) -> Iterable[str]:
 def _passed_in_words(run: RunResults) -> Iterable[str]:
     right = [result for result in run.results if result.correctness is Correctness.PASSED]
     simulated = sum(result.simulated for result in right)
-    compared = sum(run.kinds[kind] for kind in VerdictKind if kind.row.compared)
     compiled = sum(bool(result.code) for result in run.results)
     unchecked = sum(result.correctness is Correctness.UNCHECKED for result in run.results) - compiled
     if compiled:
@@ -226,8 +236,47 @@ def _passed_in_words(run: RunResults) -> Iterable[str]:
         yield f"{units.counted(len(run.rejected), 'broken case')} rejected"
     if unchecked:
         yield f"{unchecked} without a check"
-    if compared:
+    if not compiled and run.kinds and _times_judged(run) == sum(map(run.kinds.__getitem__, VerdictKind)) > 0:
         yield f"{run.kinds[VerdictKind.SLOWER] or 'none is'} slower"
+
+
+def _judged_in_words(run: RunResults) -> Iterator[str]:
+    """Says which times were not judged, and why; and why none was taken on a GPU."""
+    if any(result.code for result in run.results):
+        return
+    count, judged = sum(map(run.kinds.__getitem__, VerdictKind)), _times_judged(run)
+    if judged < count:
+        told = [f"{run.kinds[kind]} {kind.lower()}" for kind in VerdictKind if not kind.row.decided]
+        slower = f", {run.kinds[VerdictKind.SLOWER] or 'none of these'} slower" if judged else ""
+        why = ", ".join(text for text in told if not text.startswith("0 "))
+        doubts = {
+            doubt_about(verdict).sentence if kind == VerdictKind.UNDECIDED and verdict else kind
+            for _, times in run.judged
+            for _, (kind, _, verdict) in times
+            if kind in STATES and not STATES[kind].decided
+        }
+        if len(doubts) == 1:
+            (why,) = doubts
+            why = "nothing is on record" if why == VerdictKind.NEW else why
+        yield f"{judged} of {units.counted(count, 'time')} judged{slower}: {why}"
+    if not _timed_on_a_gpu(run) and _is_to_time(run) and _lacked_a_gpu(run):
+        yield "only the host was timed: no GPU" if run.measured else "nothing was timed: no GPU"
+
+
+def _times_judged(run: RunResults) -> int:
+    return sum(run.kinds[kind] for kind in VerdictKind if kind.row.decided)
+
+
+def _timed_on_a_gpu(run: RunResults) -> bool:
+    return any(of.measurements and of.case.on_gpu and not of.simulated for of in run.results)
+
+
+def _is_to_time(run: RunResults) -> bool:
+    return run.measured or (isinstance(run, RunReport) and run.settings.benchmark)
+
+
+def _lacked_a_gpu(run: RunResults) -> bool:
+    return any(of.simulated for of in run.results) or any(skip.kind == NO_GPU for skip in run.skips)
 
 
 def context(run: RunResults) -> list[str]:
@@ -240,13 +289,33 @@ def context(run: RunResults) -> list[str]:
     on = next((of.provenance for of in run.results if of.provenance and of.provenance.commit), None)
     commit = f"run on {on.state}" if on else ""
     first = " · ".join(filter(None, ("; ".join(devices), commit)))
-    return [line for line in (first, _record_of(run)) if line]
+    return [line for line in (first, _record_of(run), _could_see(run)) if line]
+
+
+def _could_see(run: RunResults) -> str:
+    """Says below which change half of the times could not have become SLOWER, where that is far from it."""
+    known = [
+        (verdict.detectable - 1, verdict)
+        for result in run.results
+        for verdict in result.verdicts.values()
+        if units.is_number(verdict.detectable) and verdict.threshold
+    ]
+    known.sort(key=lambda entry: entry[0])
+    unseen, median = known[len(known) // 2] if known else (0.0, None)
+    if median is None or unseen < _FAR * (median.threshold or 0.0):
+        return ""
+    (doubt, _), *_ = Counter(doubt_about(verdict) for _, verdict in known).most_common(1)
+    record = "--gpukern-baseline=append"
+    remedy = f"record more sessions: {record}" if run.compared_with == BASELINE else "--gpukern-sessions=N"
+    if doubt == OTHER_CARD or _is_another_card(run):
+        doubt, remedy = OTHER_CARD, f"record this card, too: {record}"
+    times = f" in half of the {len(known)} times" if len(known) > 1 else ""
+    return f"{doubt.sentence}: below {100 * unseen:.2g} % nothing is caught{times}; {remedy}"
 
 
 def _record_of(run: RunResults) -> str:
     if run.compared_with != BASELINE:
-        return f"compared with {run.compared_with}"
-    cards_now = {of.device_uuid for of in run.on_gpus()}
+        return f"compared with {run.compared_with.removeprefix('against ')}"
     of_cases = [
         {time.session: time for key in known.keys for time in known.times(key)}
         for known in run.history.values()
@@ -256,12 +325,19 @@ def _record_of(run: RunResults) -> str:
         return ""
     points = points_of(times.values())
     on_cards = {point.card for point in points if point.card}
-    others = "other " if on_cards and not on_cards & cards_now else ""
+    others = "other " * _is_another_card(run)
     of_all = " of all cases" if any(0 < len(of_case) < len(times) for of_case in of_cases) else ""
     of_cards = f" on {units.counted(len(on_cards), f'{others}card')}" if on_cards else ""
     days = days_of(points)
     when = f", {days}" if days else ""
     return f"compared with the record{of_all}: {units.counted(len(points), 'session')}{of_cards}{when}"
+
+
+def _is_another_card(run: RunResults) -> bool:
+    """Whether the run was measured on cards that are not on record."""
+    fingerprints = (of.fingerprint for known in run.history.values() for of in known.sessions)
+    recorded = {of.device_uuid for of in fingerprints if of.device_uuid}
+    return bool(recorded) and recorded.isdisjoint(of.device_uuid for of in run.on_gpus())
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -463,8 +539,8 @@ def others(run: RunResults) -> list[Others]:
             ratio = verdict.ratio if verdict is not None and row.compared else None
             if units.is_number(ratio) and ratio > 0:
                 size = units.size_of_change(ratio)
-                if row.tone is Tone.DOUBTFUL and verdict is not None and not verdict.unconfirmed:
-                    size = math.log(ratio) - 1.0  # behind what fresh sessions looked at
+                if row.tone is Tone.DOUBTFUL:
+                    size = math.log(ratio)  # what looks slower first
             cause = _cause(verdict) if verdict is not None and row.changed else ""
             cause = cause if row.compared else _first_line(reason)
             scope = f" {time.scope}" if time is not None and time.scope != "kernel" else ""

@@ -43,6 +43,23 @@ COPY, FMA, HOST_COPY = "copy", "FMA", "host copy"
 """Ceilings: the device's copy bandwidth, its rate of multiply-adds, and copies to and from the host."""
 
 
+class Doubt(NamedTuple):
+    """Says what leaves a time UNDECIDED, in a table's cell and in a sentence."""
+
+    short: str
+    sentence: str
+
+
+OTHER_CARD = Doubt("other card", "another card than recorded")
+SPREAD = Doubt("spread", "sessions spread too far")
+
+
+def doubt_about(verdict: Verdict) -> Doubt:
+    if verdict.others_share is not None:
+        return Doubt("busy host", f"other programs used {units.share(verdict.others_share)} of the CPUs")
+    return OTHER_CARD if verdict.other_card else SPREAD
+
+
 def markup_of(state: str) -> dict[str, bool]:
     """Returns how a terminal colours a verdict or what stands in its place; nothing for other words."""
     return _COLOURS.get(STATES[state].tone, {}) if state in STATES else {}
@@ -105,7 +122,8 @@ class ResultRow:
         """Text of the column: the verdict, with its change where the kind is told."""
         kind, _, verdict = self.judged
         ratio = verdict.ratio if verdict is not None and STATES[kind].told else None
-        return f"{kind} {units.change(ratio)}" if units.is_number(ratio) else kind
+        text = f"{kind} {units.change(ratio)}" if units.is_number(ratio) else kind
+        return f"{text}: {doubt_about(verdict).short}" if verdict and kind == VerdictKind.UNDECIDED else text
 
     @property
     def timing(self) -> Timing | None:
@@ -310,6 +328,9 @@ def error_text(result: Result) -> str:
     if not result.errors:
         return ""
     errors = list(result.errors.values())
+    if result.correctness is Correctness.INCORRECT:  # beside it, an error within the tolerance says nothing
+        wrong = [error for error in errors if error.mismatches]
+        return f"{wrong[0].mismatches} of {wrong[0].size} wrong" if wrong else ""
     if all(error.max_abs == 0 for error in errors):
         return units.EXACT
     ulp = _worst(errors, "max_ulp")

@@ -76,8 +76,8 @@ class Provenance(Stored, frozen=True):
 
     @property
     def state(self) -> str:
-        """Returns `093d14b`, or `093d14b with changes` that nobody committed; empty where it is not known."""
-        return (self.commit or "")[:7] + (" with changes" if self.commit and self.dirty else "")
+        """Returns `093d14b`, or `093d14b with uncommitted changes`; empty where it is not known."""
+        return (self.commit or "")[:7] + (" with uncommitted changes" if self.commit and self.dirty else "")
 
 
 NO_PROVENANCE = Provenance()

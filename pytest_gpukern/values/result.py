@@ -342,6 +342,7 @@ class Verdict(Stored, frozen=True):
         pairs: of two revisions, the medians in nanoseconds of (base, head) in neighbouring sessions.
         others_share: which share of the host's CPUs other programs used, where that leaves it UNDECIDED.
         unconfirmed: whether it was suspected to be SLOWER, and fresh sessions did not confirm it.
+        other_card: whether no session that it was compared with is of the same card.
     """
 
     kind: VerdictKind
@@ -360,6 +361,7 @@ class Verdict(Stored, frozen=True):
     pairs: tuple[tuple[Figure, Figure], ...] = ()
     others_share: float | None = None
     unconfirmed: bool = False
+    other_card: bool = False
 
     @property
     def explained(self) -> str:

@@ -30,6 +30,7 @@ class StateRow(NamedTuple):
         compared: whether new times were compared with others.
         changed: whether it says that the time changed, so that reports look for causes.
         told: whether reports tell its reason, and not only its word.
+        decided: whether it says that a time is slower or that it is not.
     """
 
     tone: Tone
@@ -39,6 +40,7 @@ class StateRow(NamedTuple):
     compared: bool = False
     changed: bool = False
     told: bool = False
+    decided: bool = False
 
 
 class VerdictKind(enum.StrEnum):
@@ -52,13 +54,16 @@ class VerdictKind(enum.StrEnum):
         kind.row = row
         return kind
 
-    SAME = "SAME", StateRow(Tone.PLAIN, 8, compared=True)
-    FASTER = "FASTER", StateRow(Tone.GOOD, 4, compared=True, changed=True, told=True)
-    SLOWER = "SLOWER", StateRow(Tone.BAD, 3, fail_on="slower", compared=True, changed=True, told=True)
+    SAME = "SAME", StateRow(Tone.PLAIN, 8, compared=True, decided=True)
+    FASTER = "FASTER", StateRow(Tone.GOOD, 4, compared=True, changed=True, told=True, decided=True)
+    SLOWER = (
+        "SLOWER",
+        StateRow(Tone.BAD, 3, fail_on="slower", compared=True, changed=True, told=True, decided=True),
+    )
     UNDECIDED = "UNDECIDED", StateRow(Tone.DOUBTFUL, 6, fail_on="undecided", compared=True, told=True)
     CHANGED = "CHANGED", StateRow(Tone.PLAIN, 6, told=True)
     """Of machine code; what grew fails with `resources`."""
-    SAME_CODE = "SAME CODE", StateRow(Tone.PLAIN, 8)
+    SAME_CODE = "SAME CODE", StateRow(Tone.PLAIN, 8, decided=True)
     UNCOMPARABLE = "UNCOMPARABLE", StateRow(Tone.PLAIN, 5, fail_on="uncomparable", told=True)
     INVALID = "INVALID", StateRow(Tone.BAD, 2, always_fails=True, told=True)
     NEW = "NEW", StateRow(Tone.PLAIN, 7, fail_on="new")

@@ -109,7 +109,7 @@ def test_one_call_in_ten_three_times_as_slow_is_reported_and_fails_where_asked_t
     result = recorded()
     result.assert_outcomes(passed=2)
     text = "kernel/event/cold: the median is no slower, but the mean is 1.* times it (recorded: 1.00), *"
-    result.stdout.fnmatch_lines([f"tail         *: {text[:60]}*", "gpukern: 2 passed · baseline: 2 same"])
+    result.stdout.fnmatch_lines([f"tail         *: {text[:60]}*", "gpukern: 2 passed · of 2 times: 2 same"])
     result = recorded("--gpukern-fail-on=tail")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines([f"TAIL: {text}"])

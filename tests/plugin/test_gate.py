@@ -30,8 +30,8 @@ def test_unchanged_times_are_the_same_and_pass_whatever_fails_a_test(recorded, p
     assert verdict_of(pytester.path / "run.json", FIRST) == "SAME"
     result.stdout.fnmatch_lines_random(
         [
-            "2 times were gated: expect 1 false alarm in 400 such runs",
-            "gpukern: 2 passed · baseline: 2 same",
+            "if nothing had changed, 1 run in 400 would blame one of 2 times",
+            "gpukern: 2 passed · of 2 times: 2 same",
         ]
     )
     result.stdout.no_fnmatch_line("*if that is meant*")
@@ -55,7 +55,7 @@ def test_a_regression_fails_its_own_test_by_name_also_in_junit_and_as_the_last_f
             "  kernel    1.00 → 1.10 µs, +10.0 % [[]+10.0, +10.0[]], threshold 2 %",
             f"  repeat    pytest '{test}' --gpu-benchmark*",
             f"  accept    pytest '{test}' --gpu-benchmark {UPDATE} *",
-            "gpukern: 1 passed, 1 failed by the gate · baseline: 1 same, 1 slower",
+            "gpukern: 1 passed, 1 failed by the gate · of 2 times: 1 same, 1 slower",
             f"FAILED {test} - *",
         ]
     )
@@ -97,7 +97,7 @@ def test_an_update_accepts_what_is_slower_and_says_so_loudly(recorded, slower, p
     accepted = f"gpukern: recorded as a new epoch though SLOWER (kernel/event/cold): {FIRST}: +10.0 % *"
     result.stdout.fnmatch_lines(
         [
-            "gpukern: 2 passed · baseline: 1 same, 1 slower",
+            "gpukern: 2 passed · of 2 times: 1 same, 1 slower",
             f"{accepted}; 2 fresh sessions confirmed at least *",
         ]
     )
@@ -120,7 +120,7 @@ def test_an_improvement_passes_with_the_command_that_keeps_it(recorded, monkeypa
     update = f"pytest {test} --gpu-benchmark {UPDATE} --gpukern-reason=TEXT"
     result.stdout.fnmatch_lines(
         [
-            "gpukern: 2 passed · baseline: 1 same, 1 faster",
+            "gpukern: 2 passed · of 2 times: 1 same, 1 faster",
             f"gpukern: 1 case is faster; to gate at the new time: {update}",
         ]
     )
@@ -129,7 +129,7 @@ def test_an_improvement_passes_with_the_command_that_keeps_it(recorded, monkeypa
 def test_a_run_that_nothing_fails_reports_without_a_warning(recorded, slower):
     result = recorded("--gpukern-fail-on=none")
     result.assert_outcomes(passed=2, warnings=0)
-    result.stdout.fnmatch_lines(["gpukern: 2 passed · baseline: 1 same, 1 slower"])
+    result.stdout.fnmatch_lines(["gpukern: 2 passed · of 2 times: 1 same, 1 slower"])
 
 
 def test_the_threshold_is_that_of_the_run_unless_the_test_has_its_own(recorded, slower, pytester):

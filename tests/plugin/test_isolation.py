@@ -595,7 +595,7 @@ PATCHES = """
 def test_patches_of_a_test_do_not_stop_its_messages(project, option):
     result = project(PATCHES, option, "--gpukern-baseline=create", "--gpukern-sessions=2")
     result.assert_outcomes(passed=7)
-    result.stdout.fnmatch_lines(["gpukern: *baseline: 5 new"])
+    result.stdout.fnmatch_lines(["gpukern: *of 5 times: 5 new"])
 
 
 def test_a_device_that_is_gone_fails_what_was_to_run_on_it_and_says_so(project, pytester):

@@ -65,7 +65,7 @@ def verdicts(gpu, pytester, launch, monkeypatch):
 def test_what_launches_the_same_code_in_the_same_time_is_checked_and_not_timed(verdicts, gpu, monkeypatch):
     monkeypatch.setenv("FIRST_TAKES_NS", "1009")  # less than half the threshold
     assert verdicts() == {FIRST: NOT_TIMED, SECOND: NOT_TIMED, ON_HOST: CHECKED}
-    gpu("--gpukern-only-changed").stdout.fnmatch_lines(["gpukern: 3 passed · baseline: 2 same code*"])
+    gpu("--gpukern-only-changed").stdout.fnmatch_lines(["gpukern: 3 passed · of 2 times: 2 same code*"])
     monkeypatch.setenv("THIRD_FACTOR", "3")
     monkeypatch.setenv("SECOND_ESCAPES", "another stream works, too")  # so its launches are not all known
     lines = [f"INCORRECT  {ON_HOST}", f"INVALID  {SECOND}", "*1 same code, 1 invalid"]
@@ -125,4 +125,4 @@ def test_fresh_sessions_confirm_what_became_slower(
     monkeypatch.setenv("FIRST_TAKES_NS", str(takes_ns))
     result = on_fake_gpu("--gpu-benchmark", "--gpukern-only-changed")
     result.stdout.fnmatch_lines([f"SLOWER (kernel/event/cold): {became}"])
-    result.stdout.fnmatch_lines(["gpukern: 2 passed, 1 failed by * · baseline: 1 slower, 1 same code"])
+    result.stdout.fnmatch_lines(["gpukern: 2 passed, 1 failed by * · of 2 times: 1 slower, 1 same code"])

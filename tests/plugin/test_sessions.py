@@ -353,7 +353,7 @@ def test_without_a_file_to_accept_it_from_no_session_more_is_measured(recorded, 
 
 def test_the_sessions_of_a_recording_run_are_in_its_file_and_counted_once_in_its_report(gpu, pytester):
     result = gpu("--gpukern-baseline=create", "--gpukern-sessions=3", "--gpukern-report=run.json")
-    result.stdout.fnmatch_lines(["gpukern: 2 passed · baseline: 2 new"])
+    result.stdout.fnmatch_lines(["gpukern: 2 passed · of 2 times: 2 new"])
     content = whole_run(pytester.path / "run.json")
     assert [each["role"] for each in content["results"]] == ["measured", "measured"]
     assert [each["role"] for each in content["sessions"]] == 4 * ["further"]

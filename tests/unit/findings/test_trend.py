@@ -101,7 +101,9 @@ def test_without_a_step_sessions_that_were_as_slow_are_counted(now, times, words
 def test_it_says_no_more_than_is_known_of_sessions():
     times = (37.1, 37.4, 37.3, 37.2, 46.7, 46.9, 46.5)
     assert str(since(46.8, *times, commits=[None] * 7)) == "since the session of 22 Nov"
-    assert str(since(46.8, *times, dirty=True)).endswith(f"recorded on {COMMITS[4][:7]} with changes")
+    assert str(since(46.8, *times, dirty=True)).endswith(
+        f"recorded on {COMMITS[4][:7]} with uncommitted changes"
+    )
     assert since(46.8, *times, commits=[None] * 7).span is None
     without_days = since(46.8, *times[:3], days=["2026-13-41"] * 7)
     assert str(without_days) == "new in this run; all 3 recorded sessions were at the old level"

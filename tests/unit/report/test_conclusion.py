@@ -33,6 +33,11 @@ def failing(*results, reason=None, **others):
     return RunResults(list(results), failures={of.nodeid: why(of) for of in results}, **others)
 
 
+def judged_as(kind, ratio=1.0, backend="a", **fields):
+    judged = structs.replace(verdict(kind, None if kind == "NEW" else ratio), **fields)
+    return result(f"{backend}.v{kind.lower()}", measured(), verdicts=[judged])
+
+
 @pytest.mark.parametrize(
     ("run", "text"),
     [
@@ -47,6 +52,35 @@ def failing(*results, reason=None, **others):
             "PASSED: 1 case is right, none is slower",
         ),
         (RunResults([slower(1.1)]), "PASSED: 1 case is right, 1 slower"),
+        (
+            RunResults([judged_as("UNDECIDED", 6.65, others_share=1.0)]),
+            "PASSED: 1 case is right · 0 of 1 time judged: other programs used 100 % of the CPUs",
+        ),
+        (
+            RunResults([judged_as("UNDECIDED", other_card=True), judged_as("SAME")]),
+            (
+                "PASSED: 2 cases are right"
+                " · 1 of 2 times judged, none of these slower: another card than recorded"
+            ),
+        ),
+        (
+            RunResults([judged_as(kind) for kind in ("SAME", "UNDECIDED", "NEW", "UNCOMPARABLE")]),
+            (
+                "PASSED: 4 cases are right"
+                " · 1 of 4 times judged, none of these slower: 1 undecided, 1 uncomparable, 1 new"
+            ),
+        ),
+        (
+            RunResults([judged_as("NEW")]),
+            "PASSED: 1 case is right · 0 of 1 time judged: nothing is on record",
+        ),
+        (
+            RunResults([result("a.b", simulated=True), judged_as("NEW", backend="host")]),
+            (
+                "PASSED: 2 cases are right, 1 of them in the simulator · 0 of 1 time judged: nothing is on record"
+                " · only the host was timed: no GPU"
+            ),
+        ),
         (RunResults([result("a.b"), result("a.c")]), "PASSED: 2 cases are right"),
         (RunResults([result("a.b", simulated=True)]), "PASSED: 1 case is right in the simulator"),
         (RunResults([result("a.b", correctness=Correctness.UNCHECKED)]), "PASSED: 1 without a check"),
@@ -157,13 +191,15 @@ def test_what_changed_otherwise_is_grouped_by_its_cause_which_may_be_the_machine
     assert (code.cases, code.change, code.cause) == ("vector_exp/a.code/n=1000", "−5.0 %", "")
 
 
-def test_of_what_is_undecided_the_largest_suspicion_that_was_looked_at_comes_first():
+def test_of_what_is_undecided_what_looks_slowest_comes_first():
     doubts = [verdict("UNDECIDED", ratio) for ratio in (1.2, 0.5, 1.05)]
     doubts[2] = structs.replace(doubts[2], unconfirmed=True)
     results = [result(f"a.v{n}", measured(), verdicts=[doubt]) for n, doubt in enumerate(doubts)]
     (group,) = others(RunResults(results))
-    assert group.change == "the largest suspicion +5.0 %, vector_exp/a.v2/n=1000"
-    assert [name.split("/")[1] for name in group.names] == ["a.v2", "a.v0", "a.v1"]
+    assert group.change == "the largest suspicion +20.0 %, vector_exp/a.v0/n=1000"
+    assert [name.split("/")[1] for name in group.names] == ["a.v0", "a.v2", "a.v1"]
+    (group,) = others(RunResults([results[1], result("a.v3", measured(), verdicts=[doubts[1]])]))
+    assert group.change == "none looks slower"
 
 
 def test_failed_tests_are_no_others_and_findings_and_expected_wrong_results_are():

@@ -164,7 +164,7 @@ def test_what_nothing_checked_says_so_and_is_counted(measurements, simulated):
         ("SLOWER", 1.053, "Red", "SLOWER +5.3 %"),
         ("INVALID", None, "Red", "INVALID"),
         ("FASTER", 0.96, "Green", "FASTER −4.0 %"),
-        ("UNDECIDED", 1.012, "Yellow", "UNDECIDED +1.2 %"),
+        ("UNDECIDED", 1.012, "Yellow", "UNDECIDED +1.2 %: spread"),
         ("SAME", 1.001, None, "SAME"),
         ("NEW", None, None, "NEW"),
         ("UNCOMPARABLE", None, None, "UNCOMPARABLE"),
@@ -278,7 +278,7 @@ def test_the_last_line_counts_every_result_once_and_every_verdict_in_a_fixed_ord
     assert totals(report) == (
         "2 passed, 1 broken case rejected, 1 incorrect, 1 failed by the gate, 2 failed otherwise, "
         "1 simulated, 1 unchecked, 3 skipped (2 no GPU, 1 library missing: cupy) "
-        "· baseline: 2 same, 1 slower, 1 new"
+        "· of 4 times: 2 same, 1 slower, 1 new"
     )
 
 
