@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 from pytest_gpukern import Tolerance, boundaries
 from pytest_gpukern.check.diagnosis import Fault
@@ -20,6 +21,42 @@ FIGURES = {name: row.figures for name, row in OBSERVERS.items() if row.figures}
 WRONG_KERNEL = (DOCS / "how-to/wrong-kernel.md").read_text(encoding="utf-8")
 CHECKING = (DOCS / "explanation/checking.md").read_text(encoding="utf-8")
 TOLERANCES = (DOCS / "reference/tolerances.md").read_text(encoding="utf-8")
+
+
+def mistakes(text):
+    """The lines of a page that are shown as Markdown, since they are part of no table and no list."""
+    found, kind = [], ""
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        kind = token.type if token.nesting > 0 else kind
+        if token.type == "table_open":
+            rows = text.splitlines()[slice(*token.map)]
+            cells = [len(re.findall(r"(?<!\\)\|", row)) for row in rows]
+            found += [row for row, count in zip(rows, cells, strict=True) if count != cells[0]]
+        elif token.type == "inline":
+            shown = "".join(part.content if part.type == "text" else "\n" for part in token.children)
+            row_or_item = r"^\|.*" if kind == "heading_open" else r"^(?:\||[-*+] |\d+[.)] ).*"
+            found += re.findall(rf"{row_or_item}|^.*(?:\*\*|`|\]\().*", shown, re.MULTILINE)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("| a | b |\n|---|---|\n| 1 | 2 |\n\n| 3 | 4 |\n", ["| 3 | 4 |"]),
+        ("| a | b |\n|---|---|\n| 1 | 2\\|3 |\n| 1 | 2 | 3 |\n| 1 |\n", ["| 1 | 2 | 3 |", "| 1 |"]),
+        ("| a | b |\n|---|\n", ["| a | b |", "|---|"]),
+        ("1. one\n\nSteps:\n2. two\n", ["2. two"]),
+        ("## 1. one\n\n**bold *\n\nan `open\n\n[a]\n(b)\n", ["**bold *", "an `open"]),
+    ],
+    ids=["row behind a blank line", "cells", "header", "item", "marks"],
+)
+def test_what_no_table_and_no_list_shows_is_found(text, expected):
+    assert mistakes(text) == expected
+
+
+def test_tables_and_lists_of_all_pages_are_shown_as_such():
+    pages = [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *DOCS.glob("[a-z]*/*.md")]
+    assert {page.name: found for page in pages if (found := mistakes(page.read_text(encoding="utf-8")))} == {}
 
 
 @pytest.mark.parametrize(
