@@ -68,7 +68,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m sphinx -q -n -W --keep-going docs docs/_build
 
 clean:
-	rm -rf $(VENV) .venv-oldest .venv-triton docs/_build docs/_generated build dist *.egg-info
+	rm -rf $(VENV) .venv-oldest .venv-triton docs/_build build dist *.egg-info
 
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 

@@ -4,9 +4,9 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-import conf
 import pytest
 import record
+import reference_tables
 
 import pytest_gpukern
 from pytest_gpukern.cli.main import COMMANDS
@@ -88,11 +88,18 @@ def test_the_options_and_commands_that_a_page_names_are_there(page):
 
 def test_the_reference_has_every_option_command_argument_and_name():
     problems, tests = TEXTS["docs/reference/problems.md"], TEXTS["docs/reference/tests.md"]
-    assert all(f"{{option}} {option.cli}" in conf.options() for option in OPTIONS)
-    assert all(f"## `gpukern {command}`" in conf.commands() for command in COMMANDS)
+    options, commands = TEXTS["docs/reference/options.md"], TEXTS["docs/reference/commands.md"]
+    assert [option.cli for option in OPTIONS if f"\n| `{option.cli}` |" not in options] == []
+    assert [command for command in COMMANDS if f"\n## `gpukern {command}`\n" not in commands] == []
     assert [name for name in MarkerOptions.__dataclass_fields__ if f"| `{name}` |" not in tests] == []
     public = set(pytest_gpukern.__all__) - {"__version__"}
     assert public == set(re.findall(r"auto(?:class|function|exception):: (\w+)", problems + tests))
+
+
+@pytest.mark.parametrize("page", reference_tables.PAGES, ids=lambda page: page.name)
+def test_tables_of_options_and_commands_are_those_of_the_code(page):
+    text = page.read_text(encoding="utf-8")
+    assert text == reference_tables.written(page), "run `python docs/reference_tables.py`"
 
 
 def test_what_the_readme_links_to_is_there():

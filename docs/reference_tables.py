@@ -1,0 +1,110 @@
+"""Writes what the code knows of options and commands into `docs/reference/options.md` and `commands.md`.
+
+`python docs/reference_tables.py`
+
+A page holds the text between two marks, so that a reader of the repository sees it, too.
+`tests/plugin/test_docs.py` fails where the code says something else by now.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pkgutil
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from pytest_gpukern.cli.main import COMMANDS
+from pytest_gpukern.values.options import GROUPS, Option
+
+REFERENCE = Path(__file__).parent / "reference"
+MARKED = re.compile(r"(<!-- written by docs/reference_tables\.py -->\n).*(<!-- end of it -->\n)", re.DOTALL)
+
+
+def options() -> Iterator[str]:
+    """Yields a heading and a table for each group of options."""
+    for heading, group in GROUPS.items():
+        title = heading.removeprefix("GPU kernels, ")
+        yield f"## {'The run' if title == heading else _sentence(title)}"
+        yield _table(("option", "values", "what it does"), map(_row, group))
+
+
+def _row(option: Option) -> tuple[str, str, str]:
+    values = ", ".join(f"`{value}`" for value in ([option.metavar] if option.metavar else option.choices))
+    told = re.sub(r"\bnone(?=: )", "`none`", option.help.replace("%%", "%"))
+    return f"`{option.cli}`", values or "a flag", f"{_sentence(_prose(told))}. {option.more}".rstrip()
+
+
+def commands() -> Iterator[str]:
+    """Yields a table of the commands, and for each one what its `--help` says."""
+    rows = [(f"[`gpukern {name}`](#gpukern-{name})", summary) for name, (_, summary) in COMMANDS.items()]
+    yield _table(("command", "what it does"), rows)
+    for name, (declare, _) in COMMANDS.items():
+        parser = argparse.ArgumentParser(prog=f"gpukern {name}", allow_abbrev=False)
+        pkgutil.resolve_name(declare)(parser)
+        yield from _help(parser, "##")
+
+
+def _help(parser: argparse.ArgumentParser, level: str) -> Iterator[str]:
+    """Yields what a command's help says, in our own form: that of argparse differs between Pythons."""
+    parser.color = False
+    usage = " ".join(parser.format_usage().removeprefix("usage:").split()).replace(" [-h]", "")
+    yield f"{level} `{parser.prog}`"
+    yield f"```text\n{usage}\n```"
+    yield _prose(parser.description or "")
+    told = parser._get_formatter()._expand_help
+    shown = [action for action in parser._actions if action.help and "-h" not in action.option_strings]
+    if shown:
+        yield _table(
+            ("argument", "what it does"), [(_written(action), _prose(told(action))) for action in shown]
+        )
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inside in action.choices.values():
+                yield from _help(inside, f"{level}#")
+
+
+def _written(action: argparse.Action) -> str:
+    """Returns an argument as one types it, with its value."""
+    choices = f"{{{','.join(action.choices)}}}" if action.choices else action.dest.upper()
+    value = "" if action.nargs == 0 else f" {action.metavar or choices}{' …' if action.nargs == '+' else ''}"
+    *short, last = action.option_strings or [""]
+    return ", ".join(f"`{name}`" for name in (*short, f"{last}{value}".strip()))
+
+
+def _prose(text: str) -> str:
+    """Returns text that is no Markdown as Markdown: options as code, and no sign that means something."""
+    code_or_sign = r"`[^`]*`|--[a-z][a-z-]*(?:=[\w./]*\w/?)?|[*<\[]"
+    return re.sub(code_or_sign, lambda found: _quoted(found[0]), text)
+
+
+def _quoted(found: str) -> str:
+    if found.startswith("--"):
+        return f"`{found}`"
+    return f"\\{found}" if len(found) == 1 else found
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
+
+
+def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in (heads, *rows)]
+    return "\n".join(f"| {line} |" for line in [lines[0], " | ".join("-" * 3 for _ in heads), *lines[1:]])
+
+
+PAGES = {REFERENCE / "options.md": options, REFERENCE / "commands.md": commands}
+
+
+def written(page: Path) -> str:
+    """Returns a page with what stands between its marks as the code has it now."""
+    between = "\n\n".join(PAGES[page]())
+    return MARKED.sub(lambda found: f"{found[1]}\n{between}\n\n{found[2]}", page.read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        page.write_text(written(page), encoding="utf-8")
