@@ -83,6 +83,16 @@ def test_the_page_about_wrong_kernels_has_every_fault():
     assert named - {"fault"} == {str(fault) for fault in Fault}
 
 
+def test_the_reasons_that_the_page_about_undecided_quotes_are_those_of_the_gate():
+    source = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("pytest_gpukern/gate/*.py"))
+    page = (DOCS / "how-to/undecided.md").read_text(encoding="utf-8").replace("`", "")
+    tables = re.findall(r"^\| the report says \|.*\n.*\n((?:\|.*\n)+)", page, re.MULTILINE)
+    quoted = [row.split(" | ")[0].strip("| ") for row in "".join(tables).splitlines()]
+    words = [re.split(r"[+−=]?\d[\d.]*(?: %)?|, but| than ", row) for row in quoted]  # between what varies
+    assert len(quoted) > 15
+    assert [word for row in words for word in row if word.strip(" :") not in source] == []
+
+
 def test_the_page_about_checks_shows_the_sizes_of_boundaries():
     assert f"\n{', '.join(map(str, boundaries(256)))}\n" in CHECKING
 
