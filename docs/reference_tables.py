@@ -100,9 +100,20 @@ PAGES = {REFERENCE / "options.md": options, REFERENCE / "commands.md": commands}
 
 
 def written(page: Path) -> str:
-    """Returns a page with what stands between its marks as the code has it now."""
+    """Returns a page with what stands between its marks as the code has it now.
+
+    Raises:
+        ValueError: the page lacks a mark.
+    """
     between = "\n\n".join(PAGES[page]())
-    return MARKED.sub(lambda found: f"{found[1]}\n{between}\n\n{found[2]}", page.read_text(encoding="utf-8"))
+    text, marks = MARKED.subn(
+        lambda found: f"{found[1]}\n{between}\n\n{found[2]}", page.read_text(encoding="utf-8")
+    )
+    if marks != 1:
+        raise ValueError(
+            f"{page} lacks `<!-- written by docs/reference_tables.py -->` or `<!-- end of it -->`"
+        )
+    return text
 
 
 if __name__ == "__main__":

@@ -86,11 +86,8 @@ def test_the_options_and_commands_that_a_page_names_are_there(page):
     assert set(re.findall(r"(?:`|\$ |^)gpukern ([a-z]+)", text, re.MULTILINE)) <= set(COMMANDS)
 
 
-def test_the_reference_has_every_option_command_argument_and_name():
+def test_the_reference_has_every_argument_and_name():
     problems, tests = TEXTS["docs/reference/problems.md"], TEXTS["docs/reference/tests.md"]
-    options, commands = TEXTS["docs/reference/options.md"], TEXTS["docs/reference/commands.md"]
-    assert [option.cli for option in OPTIONS if f"\n| `{option.cli}` |" not in options] == []
-    assert [command for command in COMMANDS if f"\n## `gpukern {command}`\n" not in commands] == []
     assert [name for name in MarkerOptions.__dataclass_fields__ if f"| `{name}` |" not in tests] == []
     public = set(pytest_gpukern.__all__) - {"__version__"}
     assert public == set(re.findall(r"auto(?:class|function|exception):: (\w+)", problems + tests))

@@ -40,18 +40,18 @@ def mistakes(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("good", "bad"),
     [
-        ("| a | b |\n|---|---|\n| 1 | 2 |\n\n| 3 | 4 |\n", ["| 3 | 4 |"]),
-        ("| a | b |\n|---|---|\n| 1 | 2\\|3 |\n| 1 | 2 | 3 |\n| 1 |\n", ["| 1 | 2 | 3 |", "| 1 |"]),
-        ("| a | b |\n|---|\n", ["| a | b |", "|---|"]),
-        ("1. one\n\nSteps:\n2. two\n", ["2. two"]),
-        ("## 1. one\n\n**bold *\n\nan `open\n\n[a]\n(b)\n", ["**bold *", "an `open"]),
+        ("| a | b |\n|---|---|\n| 1 | 2 |\n\n", "| behind a blank | line |"),
+        ("| a | b |\n|---|---|\n| 1 | 2\\|3 |\n", "| 1 | one | too many |"),
+        ("1. one\n\nSteps, and no list:\n", "2. two"),
+        ("## 1. one\n\n", "**bold *"),
+        ("`code`\n\n", "an `open"),
     ],
-    ids=["row behind a blank line", "cells", "header", "item", "marks"],
 )
-def test_what_no_table_and_no_list_shows_is_found(text, expected):
-    assert mistakes(text) == expected
+def test_what_no_table_and_no_list_shows_is_found(good, bad):
+    assert mistakes(good) == []
+    assert mistakes(good + bad) == [bad]
 
 
 def test_tables_and_lists_of_all_pages_are_shown_as_such():
