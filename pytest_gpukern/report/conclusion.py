@@ -246,18 +246,19 @@ def _judged_in_words(run: RunResults) -> Iterator[str]:
         return
     count, judged = sum(map(run.kinds.__getitem__, VerdictKind)), _times_judged(run)
     if judged < count:
-        told = [f"{run.kinds[kind]} {kind.lower()}" for kind in VerdictKind if not kind.row.decided]
         slower = f", {run.kinds[VerdictKind.SLOWER] or 'none of these'} slower" if judged else ""
-        why = ", ".join(text for text in told if not text.startswith("0 "))
+        open_kinds = [kind for kind in VerdictKind if not kind.row.decided and run.kinds[kind]]
+        why = ", ".join(f"{run.kinds[kind]} {kind.lower()}" for kind in open_kinds)
         doubts = {
-            doubt_about(verdict).sentence if kind == VerdictKind.UNDECIDED and verdict else kind
+            doubt_about(verdict).sentence
             for _, times in run.judged
             for _, (kind, _, verdict) in times
-            if kind in STATES and not STATES[kind].decided
+            if kind == VerdictKind.UNDECIDED and verdict is not None
         }
-        if len(doubts) == 1:
+        if open_kinds == [VerdictKind.UNDECIDED] and len(doubts) == 1:
             (why,) = doubts
-            why = "nothing is on record" if why == VerdictKind.NEW else why
+        elif open_kinds == [VerdictKind.NEW] and not judged:
+            why = "nothing was on record"
         yield f"{judged} of {units.counted(count, 'time')} judged{slower}: {why}"
     if not _timed_on_a_gpu(run) and _is_to_time(run) and _lacked_a_gpu(run):
         yield "only the host was timed: no GPU" if run.measured else "nothing was timed: no GPU"

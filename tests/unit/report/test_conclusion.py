@@ -72,13 +72,13 @@ def judged_as(kind, ratio=1.0, backend="a", **fields):
         ),
         (
             RunResults([judged_as("NEW")]),
-            "PASSED: 1 case is right · 0 of 1 time judged: nothing is on record",
+            "PASSED: 1 case is right · 0 of 1 time judged: nothing was on record",
         ),
         (
             RunResults([result("a.b", simulated=True), judged_as("NEW", backend="host")]),
             (
                 "PASSED: 2 cases are right, 1 of them in the simulator"
-                " · 0 of 1 time judged: nothing is on record · only the host was timed: no GPU"
+                " · 0 of 1 time judged: nothing was on record · only the host was timed: no GPU"
             ),
         ),
         (RunResults([result("a.b"), result("a.c")]), "PASSED: 2 cases are right"),
