@@ -14,7 +14,7 @@ from pytest_gpukern.findings.trend import FEWEST_SESSIONS, SeriesKey, Trend
 from pytest_gpukern.report import units
 from pytest_gpukern.report.details import epochs
 from pytest_gpukern.report.forms import file_content
-from pytest_gpukern.report.recorded import is_baseline, read, trends
+from pytest_gpukern.report.recorded import is_baseline, read_all, trends
 from pytest_gpukern.report.run import EmptyReportError, RunResults
 from pytest_gpukern.report.terminal import render
 from pytest_gpukern.report.trace import gpu_trace
@@ -74,7 +74,7 @@ def runs_of(paths: Sequence[Path], output: Path | None = None, text: str | None 
     """
     files = [file for path in paths for file in report_files(path)]
     _refuse_impossible(output, files)
-    runs = [read(file) for file in files]
+    runs = read_all(files)
     if not text:
         return runs
     runs = [run for run in (run.only(text) for run in runs) if run.results]

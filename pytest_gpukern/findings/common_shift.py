@@ -73,9 +73,10 @@ class CanaryChange(Stored, frozen=True):
         return MachineVerdict.SLOWER if log > 0 else MachineVerdict.FASTER
 
     def __str__(self) -> str:
-        """Returns `slower: beyond ±0.58 %`, with the limit; or `not known`."""
+        """Returns `slower: beyond ±0.58 %`, with the limit; or `not known`, and whether it moved at all."""
         if self.verdict is MachineVerdict.NOT_KNOWN:
-            return str(self.verdict)
+            few = f": beyond each recorded session, and fewer than {_FEWEST_SESSIONS} tell no limit"
+            return f"{self.verdict}{few * self.moved}"
         side = "within" if self.verdict is MachineVerdict.AS_RECORDED else "beyond"
         return f"{self.verdict}: {side} ±{percent(self.limit)[1:]}"
 

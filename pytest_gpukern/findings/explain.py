@@ -64,6 +64,9 @@ _OF_THE_HOST = (
 OF_THE_MACHINE = frozenset(label for _, label, _ in _OF_THE_DEVICE + _OF_THE_HOST) | {CLOCK}
 """What a difference may be about that no change of the code makes."""
 
+_OF_HOST_CODE = ("CPUs", "BLAS")
+"""What the host's part of a call to a GPU does not use: it launches and copies, in one thread."""
+
 
 def because(
     result: Result, deciding: Sequence[Measurement], verdict: Verdict, past: Sequence[SessionTime]
@@ -83,7 +86,8 @@ def because(
     unused = distributions_of_others(result.case.backend)
     for host in (False,) * result.case.on_gpu + (True,) * of_host:
         others = other_machine(result.fingerprint, fingerprints, host=host, unused=unused)
-        differences += [other for other in others if other not in differences]  # libraries are part of either
+        used = [of for of in others if not (result.case.on_gpu and of.what in _OF_HOST_CODE)]
+        differences += [other for other in used if other not in differences]  # libraries are part of either
     return tuple(differences)
 
 

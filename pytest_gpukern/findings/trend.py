@@ -129,14 +129,18 @@ class SinceWhen:
         first = self.since[0].provenance.commit if self.since else self.until or "HEAD"
         return (last, first) if last and first else None
 
-    def touching(self, commits: int | None, folder: str) -> str:
-        """Returns `5 commits since 093d14b touch vector_exp`; empty where git does not know how many do."""
-        if commits is None or self.span is None:
-            return ""
+    def changed(self, commits: int | None, folder: str, *, dirty: bool = False) -> str:
+        """Returns `5 commits since 093d14b changed vector_exp/`; empty where git does not know how many did.
+
+        What is new in a run that is `dirty` may be what nobody has committed.
+        """
+        uncommitted = "uncommitted changes" if dirty and not self.since and not self.alike else ""
+        if commits is None or self.span is None or (uncommitted and not commits):
+            return uncommitted
         last, first = (commit[:7] for commit in self.span)
         between = f"between {last} and {first}" if self.since else f"since {last}"
         count = f"{commits or 'no'} commit{'s' * (commits > 1)}"
-        return f"{count} {between} touch{'es' * (commits < 2)} {folder}"
+        return f"{uncommitted}{' and ' * bool(uncommitted)}{count} {between} changed {folder}/"
 
 
 def since_when(result: Result, recorded: Record | None, trend: Trend | None = None) -> SinceWhen | None:

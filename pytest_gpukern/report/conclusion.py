@@ -192,6 +192,9 @@ class Headline(NamedTuple):
 
 def headline(run: RunResults, failed: Sequence[Card]) -> Headline:
     """Returns the headline of a run whose failures are these `cards`."""
+    if run.record_of:
+        cases = units.counted(len(run.results), "case")
+        return Headline(f"Record of {run.record_of}", f"{cases}, {_recorded(run)[0]}")
     if run.failures or run.problems:
         parts = [*_failures_in_words(failed)]
         parts += [f"{units.counted(len(run.problems), 'problem')} of the run"] if run.problems else []
@@ -288,9 +291,9 @@ def context(run: RunResults) -> list[str]:
         if of.device_name
     )
     on = next((of.provenance for of in run.results if of.provenance and of.provenance.commit), None)
-    commit = f"run on {on.state}" if on else ""
+    commit = f"run on {on.state}" if on and not run.record_of else ""
     first = " · ".join(filter(None, ("; ".join(devices), commit)))
-    return [line for line in (first, _record_of(run), _could_see(run)) if line]
+    return [line for line in (first, _compared_with(run), _could_see(run)) if line]
 
 
 def _could_see(run: RunResults) -> str:
@@ -314,24 +317,30 @@ def _could_see(run: RunResults) -> str:
     return f"{doubt.sentence}: below {100 * unseen:.2g} % nothing is caught{times}; {remedy}"
 
 
-def _record_of(run: RunResults) -> str:
+def _compared_with(run: RunResults) -> str:
     if run.compared_with != BASELINE:
         return f"compared with {run.compared_with.removeprefix('against ')}"
+    recorded, of_all = _recorded(run)
+    return f"compared with the record{of_all}: {recorded}" if recorded and not run.record_of else ""
+
+
+def _recorded(run: RunResults) -> tuple[str, str]:
+    """Returns `9 sessions on 5 cards, 20 to 22 Nov`, and ` of all cases` where no case has all of these."""
     of_cases = [
         {time.session: time for key in known.keys for time in known.times(key)}
         for known in run.history.values()
     ]
     times = {session: time for of_case in of_cases for session, time in of_case.items()}
     if not times:
-        return ""
+        return "", ""
     points = points_of(times.values())
     on_cards = {point.card for point in points if point.card}
-    others = "other " * _is_another_card(run)
+    others = "other " * (_is_another_card(run) and not run.record_of)
     of_all = " of all cases" if any(0 < len(of_case) < len(times) for of_case in of_cases) else ""
     of_cards = f" on {units.counted(len(on_cards), f'{others}card')}" if on_cards else ""
     days = days_of(points)
     when = f", {days}" if days else ""
-    return f"compared with the record{of_all}: {units.counted(len(points), 'session')}{of_cards}{when}"
+    return f"{units.counted(len(points), 'session')}{of_cards}{when}", of_all
 
 
 def _is_another_card(run: RunResults) -> bool:
@@ -468,14 +477,15 @@ def _why(verdict: Verdict) -> tuple[str, ...]:
 
 
 def _since(run: RunResults, result: Result, trend: Trend | None = None) -> tuple[str, ...]:
-    """Says since when it is so, and how many commits that touch the suite may have done it."""
+    """Says since when it is so, and which changes of the suite may have done it."""
     since = since_when(result, run.history.get(result.nodeid), trend)
     if since is None:
         return ()
     folder = Path(result.case.baseline_dir).parent
     known = since.span is not None and bool(result.case.baseline_dir)
-    touching = since.touching(_commits(folder, *since.span), folder.name) if known and since.span else ""
-    return tuple(filter(None, (str(since), touching)))
+    commits = _commits(folder, *since.span) if known and since.span else None
+    changed = since.changed(commits, folder.name, dirty=bool(result.provenance.dirty))
+    return tuple(filter(None, (str(since), changed)))
 
 
 _commits = functools.cache(commits_touching)

@@ -84,10 +84,12 @@ def _times(compared: Sequence[Compared], shift: Shift | None, changes: Sequence[
         return f"{count} {'kernel' if count == 1 else 'kernels'} compared, too few for a common shift"
     if shift.common:
         return told(shift, changes)
-    ratio, low, high = (percent(math.log(ratio)) for ratio in (shift.ratio, shift.low, shift.high))
     anyway = ", since sessions shift by that anyway" if shift.limit == shift.usual else ""
-    counts = f"one counts from ±{percent(shift.limit)[1:]} on{anyway}"
-    text = f"no common shift (median of {shift.cases}: {ratio}, 95 %: {low} … {high}; {counts})"
+    rule = f"below the {percent(shift.limit)[1:]} that counts{anyway}"
+    if abs(math.log(shift.ratio)) >= shift.limit:
+        low, high = (percent(math.log(ratio)) for ratio in (shift.low, shift.high))
+        rule = f"but its 95 % interval includes 0: {low} … {high}"
+    text = f"no common shift: the median of {shift.cases} is {percent(math.log(shift.ratio))}, {rule}"
     canaries = [
         f"{name} {percent(math.log(canary.ratio))} ({canary})"
         for name, canary in shift.canaries.items()

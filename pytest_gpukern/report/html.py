@@ -213,7 +213,7 @@ class _RunData:
                 if row.measurement and not row.result.simulated
             ),
             "rows": _table(map(self._row, self.rows)),
-            "name": f"{_moment(run.created)}, {_device(run)}",
+            "name": run.record_of or f"{_moment(run.created)}, {_device(run)}",
             "headline": headline(run, failed),
             "context": context(run),
             "verdict": totals(run),

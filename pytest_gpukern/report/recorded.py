@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,8 +13,10 @@ from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.record import NO_RECORD, Baseline
 from pytest_gpukern.findings.cards import is_valid
 from pytest_gpukern.findings.trend import Point, SeriesKey, Trend, is_time, moment_of, points_of, with_steps
+from pytest_gpukern.report import units
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import Result, SessionRole
 from pytest_gpukern.values.untrusted_json import content_of
 
@@ -27,7 +29,18 @@ def read(path: Path) -> RunResults:
     Raises:
         FileError: the file is missing, empty, damaged, neither of these or from a newer release.
     """
-    return run_of(load(path), path.name) if is_baseline(path) else read_run(path)
+    return run_of([load(path)], path.name) if is_baseline(path) else read_run(path)
+
+
+def read_all(paths: Iterable[Path]) -> list[RunResults]:
+    """Reads files of runs, and baselines: those of one device model become one run. Raises as `read`."""
+    models = grouped((load(path).device_model if is_baseline(path) else path, path) for path in paths)
+    return [
+        read(paths[0])
+        if len(paths) == 1
+        else run_of([*map(load, paths)], f"{len(paths)} baselines of {model}")
+        for model, paths in models.items()
+    ]
 
 
 class _Named(msgspec.Struct):
@@ -45,12 +58,14 @@ def is_baseline(path: Path) -> bool:
     return named.device_model is not msgspec.UNSET
 
 
-def run_of(baseline: Baseline, name: str) -> RunResults:
+def run_of(baselines: Sequence[Baseline], name: str) -> RunResults:
     """Returns the current epoch of each case as a run, whose result is the newest session.
 
-    The others are its further sessions.
+    The others are its further sessions. The baselines are of one device model.
     """
-    current = {case_id: record.epochs[-1].sessions for case_id, record in baseline.cases.items()}
+    records = {case_id: record for of in baselines for case_id, record in of.cases.items()}
+    current = {case_id: record.epochs[-1].sessions for case_id, record in records.items()}
+    what = baselines[0].problem if len(baselines) == 1 else units.counted(len(baselines), "problem")
     moments = [moment_of(session.recorded) for sessions in current.values() for session in sessions]
     return RunResults(
         [sessions[-1] for sessions in current.values()],
@@ -58,10 +73,10 @@ def run_of(baseline: Baseline, name: str) -> RunResults:
             case_id: [structs.replace(session, role=SessionRole.FURTHER) for session in sessions[:-1]]
             for case_id, sessions in current.items()
         },
-        heading=[f"records of {baseline.problem} on {baseline.device_model}"],
-        history={case_id: record.for_report() for case_id, record in baseline.cases.items()},
+        history={case_id: record.for_report() for case_id, record in records.items()},
         created=max(filter(None, moments), default=_BEGINNING),
         name=name,
+        record_of=f"{what} on {baselines[0].device_model}",
     )
 
 

@@ -86,6 +86,8 @@ class RunResults:
         created: when the run ended.
         version: release of pytest-gpukern that made it.
         name: that of the file that it was read from; empty for a run that has just ended.
+        record_of: what baselines hold, as `vector_exp on nvidia-h200`, where these are told of and nothing
+            ran; else empty.
     """
 
     results: Sequence[Result] = ()
@@ -105,6 +107,7 @@ class RunResults:
     created: datetime = field(default_factory=lambda: datetime.now(UTC))
     version: str = __version__
     name: str = field(default="", compare=False)
+    record_of: str = ""
 
     @property
     def ran(self) -> bool:
@@ -142,6 +145,7 @@ class RunResults:
             created=self.created,
             version=self.version,
             name=self.name,
+            record_of=self.record_of,
         )
 
     def on_gpus(self) -> list[Fingerprint]:

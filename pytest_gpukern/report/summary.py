@@ -103,6 +103,8 @@ def totals(run: RunResults) -> str:
 
     A case may have several times, so these are counted apart.
     """
+    if run.record_of:
+        return f"{units.counted(len(run.results), 'case')} on record"
     kinds = {kind: run.kinds[kind] for kind in VerdictKind if run.kinds[kind]}
     if not kinds:
         return outcomes(run)

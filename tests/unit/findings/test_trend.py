@@ -133,11 +133,15 @@ def test_wrong_results_were_never_recorded_whatever_their_times():
 
 def test_the_count_of_commits_names_what_they_lie_between_and_touch():
     new = since(46.8, 37.1, 37.4, 37.3)
-    assert new.touching(None, "exp") == ""
-    assert new.touching(2, "exp") == f"2 commits since {COMMITS[2][:7]} touch exp"
-    assert new.touching(0, "exp") == f"no commit since {COMMITS[2][:7]} touches exp"
+    assert new.changed(None, "exp") == ""
+    assert new.changed(None, "exp", dirty=True) == new.changed(0, "exp", dirty=True) == "uncommitted changes"
+    both = f"uncommitted changes and 2 commits since {COMMITS[2][:7]} changed exp/"
+    assert new.changed(2, "exp", dirty=True) == both
+    assert new.changed(2, "exp") == f"2 commits since {COMMITS[2][:7]} changed exp/"
+    assert new.changed(0, "exp") == f"no commit since {COMMITS[2][:7]} changed exp/"
     old = since(46.8, 37.1, 37.4, 37.3, 37.2, 46.7, 46.9, 46.5)
-    assert old.touching(1, "exp") == f"1 commit between {COMMITS[3][:7]} and {COMMITS[4][:7]} touches exp"
+    between = f"1 commit between {COMMITS[3][:7]} and {COMMITS[4][:7]} changed exp/"
+    assert old.changed(1, "exp") == old.changed(1, "exp", dirty=True) == between
 
 
 SUITES = Path(__file__).parents[3] / "suites"

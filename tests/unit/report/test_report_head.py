@@ -100,8 +100,8 @@ def test_a_shift_that_sessions_have_anyway_is_said_to_be_no_common_one():
     sessions = [session(session=f"s{number}", scale=scale) for number, scale in enumerate((0.99, 1.0, 1.01))]
     entries = [compared(1.01, recorded=past(*sessions), fingerprint=UPGRADED) for _ in range(8)]
     assert lines(*entries)[1] == (
-        "times: no common shift (median of 8: +1.0 %, 95 %: +1.0 % … +1.0 %; "
-        "one counts from ±5.1 % on, since sessions shift by that anyway)"
+        "times: no common shift: the median of 8 is +1.0 %, "
+        "below the 5.1 % that counts, since sessions shift by that anyway"
     )
 
 
@@ -111,6 +111,16 @@ def test_without_a_common_shift_the_limits_are_said_and_canaries_that_moved():
     slower = {**CANARIES, "copy": 1.0074 * CANARIES["copy"]}
     entries = [compared(1.0049, recorded=recorded, canaries=slower, fingerprint=UPGRADED) for _ in range(8)]
     assert lines(*entries)[1] == (
-        "times: no common shift (median of 8: +0.49 %, 95 %: +0.49 % … +0.49 %; "
-        "one counts from ±0.50 % on), but canaries moved: copy +0.74 % (slower: beyond ±0.50 %)"
+        "times: no common shift: the median of 8 is +0.49 %, below the 0.50 % that counts, "
+        "but canaries moved: copy +0.74 % (slower: beyond ±0.50 %)"
+    )
+
+
+def test_a_shift_that_only_half_of_the_times_share_is_said_to_be_none():
+    entries = [compared(ratio) for ratio in (0.9, 0.9, 0.9, 1.02, 1.05, 1.06, 1.07, 1.08)]
+    shift = shift_among(entries)
+    (text,) = [text for text in head([*entries, compared(fingerprint=UPGRADED)], shift) if "shift" in text]
+    assert text == (
+        "times: no common shift: the median of 8 is +3.5 %, "
+        "but its 95 % interval includes 0: −10.0 % … +8.0 %"
     )
