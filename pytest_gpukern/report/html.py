@@ -227,6 +227,7 @@ class _RunData:
                 (note.footnote.text, [*zip(self._places(note.results), note.labels, strict=True)])
                 for note in remarks.get("", ())
             ],
+            "nothing_recorded": run.nothing_recorded,
             "closing": [line if isinstance(line, Advice) else (line, "") for line in run.closing],
             "skips": skip_texts(run.skips),
             "shared": [(problem, sizes_text(sizes)) for problem, sizes in self.shared.items()],

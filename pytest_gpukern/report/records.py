@@ -11,7 +11,9 @@ import pytest
 
 from pytest_gpukern.baseline.merge import WriteReport, confirmed_slower
 from pytest_gpukern.baseline.store import ToPrune
+from pytest_gpukern.measure.host_load import BUSY_HOST, others_share
 from pytest_gpukern.package import FOLDER
+from pytest_gpukern.report import units
 from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.run import BASELINE, Advice, RunResults
 from pytest_gpukern.values.grouping import grouped
@@ -71,8 +73,19 @@ def _to_create(report: RunReport, config: pytest.Config) -> str | Advice:
     if all(FOLDER in path.parents for path in paths):  # records there would go with the next installation
         elsewhere = [] if config.getoption("gpukern_baseline_dir") else ["--gpukern-baseline-dir=FOLDER"]
         command = ["gpukern", "validate", "--gpukern-baseline=create", *elsewhere, *report.shaping]
-    label = "; ".join(filter(None, (missing, f"{_are(new)} new; to record")))
+    label = "; ".join(filter(None, (missing, f"{_new_in_words(report, new)}; to record")))
     return Advice(label, shlex.join(command))
+
+
+def _new_in_words(report: RunReport, new: Sequence[Result]) -> str:
+    if report.nothing_recorded:
+        return "nothing is on record yet"
+    kinds = [[verdict.kind for verdict in result.verdicts.values()] for result in new]
+    partly = sum(set(of) != {VerdictKind.NEW} for of in kinds)
+    if not partly:
+        return f"{_are(new)} new"
+    times = units.counted(sum(of.count(VerdictKind.NEW) for of in kinds), "new time")
+    return f"{times} of {units.counted(len(new), 'case')}, of which {partly} have another on record"
 
 
 def _to_accept(report: RunReport, config: pytest.Config) -> str | Advice:
@@ -159,9 +172,18 @@ def repeat(run: RunResults, tests: Sequence[str], results: Sequence[Result | Non
 
 def _written(report: WriteReport, results: Sequence[Result]) -> list[str]:
     lines = [f"wrote {path}" for path in report.written]
+    recorded = {*report.added, *report.appended, *report.updated}
+    busy = [of.case.id for of in results if of.case.id in recorded and _was_busy(of)]
+    if busy:
+        again = "record again while it is idle"
+        lines.append(f"recorded while other programs used the host: {_which(busy)}; {again}")
     lines += _accepted(results, set(report.updated))
     reasons = grouped((refusal.reason.partition("\n")[0], refusal.case_id) for refusal in report.refused)
     return lines + [f"not recorded: {reason} ({_which(cases)})" for reason, cases in reasons.items()]
+
+
+def _was_busy(result: Result) -> bool:
+    return any((others_share(time) or 0.0) >= BUSY_HOST for time in result.measurements)
 
 
 def _accepted(results: Sequence[Result], updated: Collection[str]) -> list[str]:

@@ -16,6 +16,7 @@ from pytest_gpukern.report.rows import Judged, judged
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import GateFailure, Measurement, Result
 from pytest_gpukern.values.stored import Stored
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 BASELINE = "baseline"
 """What a run is compared with, unless it names a revision or another run."""
@@ -132,6 +133,11 @@ class RunResults:
     def kinds(self) -> Counter[str]:
         """How many times, or cases without any, have each kind of verdict, or what stands in its place."""
         return Counter(came_to.kind for _, times in self.judged for _, came_to in times)
+
+    @property
+    def nothing_recorded(self) -> bool:
+        """Whether it was compared, and none of its times was on record."""
+        return set(filter(self.kinds.__getitem__, VerdictKind)) == {VerdictKind.NEW}
 
     def only(self, text: str) -> RunResults:
         """Returns the run with those cases alone whose id holds a text, and with what is about them."""

@@ -283,7 +283,7 @@ def test_cases_of_two_files_with_one_folder_of_baselines_all_exist(gpu, pytester
 
 def test_the_command_that_records_what_is_new_is_told_once_and_does_it(gpu, pytester):
     (line,) = (line for line in gpu().outlines if "--gpukern-baseline=create" in line)
-    assert line == f"gpukern: 2 cases are new; to record: pytest test_doubling.py {RECORD}"
+    assert line == f"gpukern: nothing is on record yet; to record: pytest test_doubling.py {RECORD}"
     gpu(*shlex.split(line.partition("to record: pytest ")[2]))
     gpu().stdout.no_fnmatch_line("*to record:*")
     assert len(load(stored(pytester)).cases) == 2
@@ -304,7 +304,22 @@ def test_of_many_files_the_arguments_are_told(gpu, pytester):
         (pytester.path / f"test_more{number}.py").write_text(
             GPU_PROBLEM.replace('"doubling"', f'"p{number}"')
         )
-    gpu(".").stdout.fnmatch_lines(["gpukern: 12 cases are new; to record: pytest . --gpu-benchmark *"])
+    gpu(".").stdout.fnmatch_lines(
+        ["gpukern: nothing is on record yet; to record: pytest . --gpu-benchmark *"]
+    )
+
+
+def test_a_new_time_of_a_recorded_case_is_no_new_case(gpu):
+    gpu("--gpukern-scope=kernel", "--gpukern-baseline=create")
+    told = "gpukern: 2 new times of 2 cases, of which 2 have another on record; to record: *"
+    gpu("--gpukern-scope=kernel,end_to_end").stdout.fnmatch_lines([told])
+
+
+def test_a_record_says_that_other_programs_used_the_host_meanwhile(gpu, monkeypatch):
+    monkeypatch.setattr("pytest_gpukern.report.records.others_share", lambda time: 0.4)
+    told = f"gpukern: recorded while other programs used the host: 2 cases, {FIRST} among them; *"
+    gpu("--gpukern-baseline=create").stdout.fnmatch_lines([told])
+    gpu().stdout.no_fnmatch_line("*recorded while*")
 
 
 def test_records_are_not_proposed_into_the_installed_package(gpu, pytester, monkeypatch):

@@ -631,7 +631,7 @@
     const filter = el("form", form, search, ...choices, heading);
     const compared = run.rows.some((row) => known(row.ratio));
     const [word, rest] = run.headline;
-    const part = (title, count, children) => count && folded(title, false, (body) => body.append(...children()));
+    const part = (title, count, children, open = false) => count && folded(title, open, (body) => body.append(...children()));
     const numbered = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
     main.replaceChildren(
       ...[
@@ -642,7 +642,7 @@
         ...fewFirst(run.failures, (few) => el("div", {}, ...few.map((card) => failureCard(run, card)))),
         run.others.length && otherChanges(run),
         part(numbered(run.notes.length, "note"), run.notes.length, () => [notes(run)]),
-        part("To record and to accept", run.closing.length, () => run.closing.map(([text, line]) => (line ? command(text, line) : el("p", {}, text)))),
+        part("To record and to accept", run.closing.length, () => run.closing.map(([text, line]) => (line ? command(text, line) : el("p", {}, text))), run.nothing_recorded),
         part("Machine and libraries", run.facts.length, () => [facts(run.facts)]),
         part(`Did not run: ${numbered(run.skips.length, "reason")}`, run.skips.length, () => [listOf(run.skips)]),
         el("h2", {}, "Cases"),
