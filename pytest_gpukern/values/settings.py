@@ -44,6 +44,11 @@ SESSIONS_TO_RECORD = 5
 SESSIONS_A_SIDE = 4
 """Processes that measure each of two revisions, by default."""
 REASON_NEEDED = "say why times changed; whoever reads the record later will want to know"
+_SAYS_NOTHING = re.compile(
+    r"(\b(text|reason|message|placeholder|todo|tbd|fixme|xxx|none|null|n|a|an|the|my|your|here|say|why|because|"
+    r"times?|changed?)\b|\W)*"
+)
+"""Words that give no reason by themselves. `TEXT` stands in the commands that we print."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +244,14 @@ def _seed(text: str, label: str) -> int:
     return int(text)
 
 
+def parse_reason(text: str, label: str) -> str:
+    """Returns why times changed; raises SettingsError where the text stands for a reason and is none."""
+    if _SAYS_NOTHING.fullmatch(text.casefold().replace("_", " ")):
+        remedy = "write what changed, such as 'checks bounds'"
+        raise SettingsError(f"{label}: {text!r} is no reason: {REASON_NEEDED}; {remedy}")
+    return text
+
+
 def _architectures(text: str, label: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if names == (RECORDED_CODE,):
@@ -304,6 +317,7 @@ _READ: dict[str, Callable[[Any, str], Any]] = {
     "axis": _axes,
     "baseline-dir": _path,
     "code": _architectures,
+    "reason": parse_reason,
     "report": _reports,
     "seed": _seed,
     "sessions": _sessions,
@@ -405,5 +419,5 @@ def _contradictions(
         # An ini file may say so for other runs: then this one fails at its end.
         if "no-gpu" in values.get("fail-on", ()) and given(name, only) and labels[name].startswith("--"):
             yield "fail-on", f"{reason}; drop no-gpu or {labels[name]}"
-    if (benchmark or given("code")) and given("baseline", "update") and not values.get("reason", "").strip():
+    if (benchmark or given("code")) and given("baseline", "update") and not given("reason"):
         yield "baseline", f"{REASON_NEEDED}; add --gpukern-reason=TEXT"

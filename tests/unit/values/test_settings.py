@@ -126,9 +126,19 @@ def test_what_needs_another_option_is_read_beside_it(source, values, attribute, 
     assert not getattr(read(benchmark=True), attribute)
 
 
-def test_a_blank_reason_is_none():
-    message = refused(benchmark=True, given={"baseline": "update", "reason": " "})
-    assert message.startswith("--gpukern-baseline=update: say why times changed")
+@pytest.mark.parametrize(
+    "reason", [" ", "TEXT", "<text>", "…", "...", "-", "why", "Why times changed", "TODO"]
+)
+def test_a_blank_or_a_placeholder_is_no_reason(reason):
+    message = refused(benchmark=True, given={"baseline": "update", "reason": reason})
+    assert message.startswith(f"--gpukern-reason={reason}: {reason!r} is no reason: say why times changed; ")
+
+
+@pytest.mark.parametrize(
+    "reason", ["#123", "x", "why not: bounds are checked", "der Text ist größer", "境界検査"]
+)
+def test_what_says_anything_is_a_reason(reason):
+    assert read(benchmark=True, given={"baseline": "update", "reason": reason}).reason == reason
 
 
 @pytest.mark.parametrize(
