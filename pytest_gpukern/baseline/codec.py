@@ -7,6 +7,7 @@ case share is in it once, and so is what all cases of a process share.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,11 +26,11 @@ SCHEMA = 4
 RESTORE = (
     "Restore the file from version control, or delete it and record again with --gpukern-baseline=create"
 )
-RESOLVE = (
-    "Take one side with git checkout --ours FILE or --theirs FILE. Then add the sessions of the other's run: "
-    "gpukern baseline merge RUN.json --append --all"
-)
+_ONE_SIDE = "Take the other side with git checkout --ours FILE or --theirs FILE"
 _CONFLICT = re.compile(rb"^<{7} ", re.MULTILINE)
+_MARK = re.compile(rb"(<{7}|\|{7}|={7}|>{7})(?: .*)?\r?\n?")
+_NEXT = {b"": b"<", b"<": b"|=", b"|": b"=", b"=": b">"}
+"""Mark of a conflict → those that may follow. Between `|` and `=`, in style diff3, is what both changed."""
 _KEY = re.compile(r"[^/]+/[^/]+/[^/]+")
 
 
@@ -41,27 +42,67 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
     records: tuple[Record, ...] = ()
 
 
+class _Processes(msgspec.Struct, frozen=True):
+    processes: JsonDict = {}
+
+
 def load(path: Path) -> Baseline:
     """Reads and checks a baseline file; raises FileError with file, field and remedy."""
+    return parse(_content(path), path)
+
+
+def load_sides(path: Path) -> list[Baseline]:
+    """Reads a file as `load` does; of one with git's conflict marks both sides, ours first.
+
+    Where git has merged a record by itself, the line of its process may be in the other side's part. So each
+    side also knows the processes of the other.
+    """
+    content = _content(path)
+    if not _CONFLICT.search(content):
+        return [parse(content, path)]
+    ours, theirs = _split(content, path)
+    return [parse(ours, path, other=theirs), parse(theirs, path, other=ours)]
+
+
+def _content(path: Path) -> bytes:
     if path.is_dir():
         raise FileError(path, "is a folder, not a baseline file", "Name one of its files")
-    return parse(content_of(path), path)
+    return content_of(path)
 
 
-def parse(content: bytes, path: Path) -> Baseline:
+def _split(content: bytes, path: Path) -> tuple[bytes, bytes]:
+    sides, part, line_of_mark = (bytearray(), bytearray()), b"", 0
+    for number, line in enumerate(content.splitlines(keepends=True), 1):
+        if mark := _MARK.fullmatch(line):
+            line_of_mark = number
+            if mark[1][:1] not in _NEXT[part]:
+                part = b"?"
+                break
+            part = mark[1][:1].replace(b">", b"")
+        else:
+            for side, own in zip(sides, (b"<", b"="), strict=True):
+                side += line if part in (b"", own) else b""
+    if part:
+        raise FileError(Path(f"{path}:{line_of_mark}"), "a conflict's marks are not whole", _ONE_SIDE)
+    return bytes(sides[0]), bytes(sides[1])
+
+
+def parse(content: bytes, path: Path, *, other: bytes = b"") -> Baseline:
     """Checks the content of a baseline file; `path` is for messages only.
 
     Every field is known, has its type, and is there unless it has a default. Numbers are finite, keys unique.
+    `other` is the other side of a conflict.
     """
 
     def refuse(fields: Mapping[str, msgspec.Raw]) -> None:
         if "results" in fields and "device_model" not in fields:
-            remedy = "gpukern report reads it, and gpukern baseline merge records what it holds"
+            remedy = "gpukern report reads it; gpukern baseline merge RUN.json --append --all records it"
             raise FileError(path, "is the file of a run, not a baseline", remedy)
         of_schema(fields, SCHEMA)
 
     try:
-        stored: _File = read(content, _File, refuse=refuse, unfold=_whole)
+        known = read(other, _Processes, refuse=lambda _: None).processes if other else {}
+        stored: _File = read(content, _File, refuse=refuse, unfold=lambda value: _whole(value, known))
         cases: dict[str, Record] = {}
         for i, record in enumerate(stored.records):
             if record.case in cases:
@@ -70,16 +111,22 @@ def parse(content: bytes, path: Path) -> Baseline:
             cases[record.case] = msgspec.structs.replace(record, device_model=stored.device_model)
     except ContentError as error:
         if _CONFLICT.search(content):
-            raise FileError(path, "holds an unresolved merge conflict", RESOLVE) from error
-        raise error.of_file(path, RESTORE) from error
+            remedy = f"Unite both sides: gpukern baseline merge {shlex.quote(str(path))}"
+            raise FileError(path, "holds an unresolved merge conflict", remedy) from error
+        raise error.of_file(path, _ONE_SIDE if other else RESTORE) from error
     return Baseline(stored.problem, stored.device_model, cases)
 
 
-def _whole(value: Any) -> Any:
-    """Returns plain JSON in which each session is whole; what is no baseline is left to the schema."""
+def _whole(value: Any, known: JsonDict) -> Any:
+    """Returns plain JSON in which each session is whole; what is no baseline is left to the schema.
+
+    `known` are processes of another file.
+    """
     if not isinstance(value, dict) or not isinstance(value.get("records"), list):
         return value
     processes = value.get("processes")
+    if isinstance(processes, dict):
+        processes = known | processes
     records = [whole_record(record, processes) for record in value["records"]]
     return {**{name: of for name, of in value.items() if name != "processes"}, "records": records}
 

@@ -1,14 +1,18 @@
-"""Merges new sessions into the content of a baseline file, and selects the sessions that a record takes."""
+"""Merges new sessions, or another file, into the content of a baseline file.
+
+Also selects the sessions that a record takes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import heapq
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from msgspec import structs
 
-from pytest_gpukern.baseline.record import Baseline, Epoch, Record, only
+from pytest_gpukern.baseline.record import NO_RECORD, Baseline, Epoch, Record, only
 from pytest_gpukern.gate.comparability import Conditions, difference
 from pytest_gpukern.values.result import CaseInfo, Result, SessionRole
 from pytest_gpukern.values.untrusted_json import FileError
@@ -31,6 +35,8 @@ class WriteReport:
         added: ids of cases that were recorded for the first time, or in a scope that they lacked.
         appended: ids of cases whose current epoch has more sessions now.
         updated: ids of cases whose record has a new epoch.
+        rivals: cases of which both of two files have opened an epoch, with what each has as its current one;
+            the first of the two judges.
         refused: results that must not become a baseline.
         errors: files that could not be read or written; they are as they were.
     """
@@ -39,6 +45,7 @@ class WriteReport:
     added: list[str] = field(default_factory=list)
     appended: list[str] = field(default_factory=list)
     updated: list[str] = field(default_factory=list)
+    rivals: list[tuple[str, Epoch, Epoch]] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     errors: list[FileError] = field(default_factory=list)
 
@@ -75,6 +82,31 @@ class Merge:
             self._report.appended += self._into(keys, group, record)
         elif missing := keys - record.keys:
             self._report.added += self._into(missing, group, record)
+
+    def unite(self, other: Baseline) -> None:
+        """Adds another file's records: its epochs by when they were opened, its sessions in their epochs.
+
+        If both files have opened an epoch since the last one that they share, the one opened last judges: it
+        is the last word that somebody said on the case. Nothing is left out, also beyond what a record keeps;
+        the next update or append does that.
+        """
+        for case_id, record in other.cases.items():
+            theirs = _by_opening(record, self._session)
+            ours = _by_opening(self.baseline.cases.get(case_id, NO_RECORD))
+            shared = ours.keys() & theirs.keys()
+            both = {key: _longer(ours[key], theirs[key]) for key in shared}
+            in_order = heapq.merge(ours.items(), theirs.items(), key=lambda entry: entry[1].opened)
+            epochs = tuple((dict(in_order) | both).values())
+            self.baseline.cases[case_id] = structs.replace(record, epochs=epochs)
+            if not ours:
+                self._report.added.append(case_id)
+                continue
+            self._report.appended += [case_id] if any(both[key] != ours[key] for key in shared) else []
+            self._report.updated += [case_id] if theirs.keys() - shared else []
+            last = [list(side)[-1] for side in (ours, theirs)]
+            if shared.isdisjoint(last):
+                current, past = sorted((ours[last[0]], theirs[last[1]]), key=epochs.index, reverse=True)
+                self._report.rivals.append((case_id, current, past))
 
     def _open(self, group: list[Result], record: Record | None) -> None:
         case = group[0].case
@@ -138,6 +170,33 @@ class Merge:
 
     def _refuse(self, case: CaseInfo, reason: str) -> None:
         self._report.refused.append(Refusal(case.id, reason))
+
+
+_Key = tuple[str, str | None, int, int]
+
+
+def _by_opening(
+    record: Record, named: Callable[[Result], Result] = lambda session: session
+) -> dict[_Key, Epoch]:
+    """Returns the epochs of a record by what tells whether another file has the same; renames sessions."""
+    epochs: dict[_Key, Epoch] = {}
+    for epoch in record.epochs:
+        opening = (epoch.opened, epoch.reason, epoch.sessions[0].case.problem_version)
+        number = sum(key[:3] == opening for key in epochs)
+        epochs[*opening, number] = structs.replace(epoch, sessions=tuple(map(named, epoch.sessions)))
+    return epochs
+
+
+def _longer(epoch: Epoch, other: Epoch) -> Epoch:
+    """Returns an epoch with the sessions that another file has of it beyond its own."""
+    seen = {(known.session, timed.key) for known in epoch.sessions for timed in known.measurements}
+    more = []
+    for session in other.sessions:
+        keys = {timed.key for timed in session.measurements}
+        more.append(only(session, {key for key in keys if (session.session, key) not in seen}))
+    new = (session for session in more if session.measurements)
+    sessions = heapq.merge(epoch.sessions, new, key=lambda session: session.recorded)
+    return structs.replace(epoch, sessions=tuple(sessions))
 
 
 def confirmed_slower(result: Result) -> bool:

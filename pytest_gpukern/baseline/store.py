@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import itemgetter
@@ -375,6 +375,30 @@ def rewrite(
         else:
             file.remove(path)
     return changed
+
+
+def unite(target: Path, sources: Sequence[Path]) -> WriteReport:
+    """Adds to a baseline file what others hold; each may have git's conflict marks, the target too.
+
+    Raises:
+        FileError: a file is damaged, or of another problem or device; all are as they were.
+    """
+    did, read = WriteReport(), [(path, side) for path in sources for side in codec.load_sides(path)]
+    with file.locked(target.parent):
+        held = [(target, side) for side in (codec.load_sides(target) if target.exists() else ())]
+        (_, first), *others = [*held, *read]
+        merge = Merge(first, "", None, did)
+        for path, side in others:
+            own, found = (f"{of.problem} on {of.device_model}" for of in (first, side))
+            if own != found:
+                problem = f"holds {found!r}, and {target} {own!r}"
+                raise FileError(path, problem, "Name two files of one problem on one device")
+            merge.unite(side)
+        content = codec.render(merge.baseline)
+        if not target.exists() or target.read_bytes() != content:
+            file.replace(target, content)
+            did.written.append(target)
+    return did
 
 
 def patterns_of(ids: Set[str], others: Set[str]) -> tuple[str, ...]:

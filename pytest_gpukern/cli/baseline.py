@@ -15,17 +15,20 @@ from pathlib import Path, PurePosixPath
 
 from msgspec import structs
 
-from pytest_gpukern.baseline.codec import load, render
+from pytest_gpukern.baseline.codec import load, load_sides, render
 from pytest_gpukern.baseline.merge import WriteReport, unselected
-from pytest_gpukern.baseline.record import Record
-from pytest_gpukern.baseline.store import CODE, Content, Store, rewrite, unfit
+from pytest_gpukern.baseline.record import Epoch, Record
+from pytest_gpukern.baseline.store import CODE, Content, Store, rewrite, unfit, unite
 from pytest_gpukern.cli import exits
 from pytest_gpukern.code import record as code
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.report import units
 from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.values.grouping import grouped
+from pytest_gpukern.values.options import SettingsError
 from pytest_gpukern.values.result import Result
-from pytest_gpukern.values.settings import REASON_NEEDED
+from pytest_gpukern.values.settings import parse_reason
+from pytest_gpukern.values.untrusted_json import FileError
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +36,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="baseline_command", required=True, metavar="COMMAND")
     for name, summary, declare_command in (
         ("prune", "remove records of cases", _declare_prune),
-        ("merge", "accept results of a run file into the records, without a GPU", _declare_merge),
+        ("merge", "unite baseline files, or accept results of a run file, without a GPU", _declare_merge),
     ):
         own = commands.add_parser(name, help=summary, allow_abbrev=False)
         own.set_defaults(command=f"baseline {name}")
@@ -98,18 +101,27 @@ def _held(record: Record) -> str:
 
 def _declare_merge(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Records results of a run that --gpukern-report wrote, on any machine: as a new epoch with a "
-        "reason, or with --append as more sessions of the current epoch. Records all sessions of a case "
+        "Unites baseline files of one problem on one device into the first of them, or into the file in "
+        "--into. Takes a file with git's conflict marks as its two sides. Of a case that each side updated, "
+        "the epoch that was opened last judges, and the other stays in the record. "
+        "With --accept or --all it records results of a run that --gpukern-report wrote: as a new epoch with "
+        "a reason, or with --append as more sessions of the current epoch. Records all sessions of a case "
         "except those that raised a suspicion which other sessions confirmed. Refuses what is INCORRECT, "
         "INVALID or simulated. The records go beside the tests, as seen from this folder, or to --into. "
         "Paths in the run file are not used."
     )
-    parser.add_argument("file", metavar="RUN.json", type=Path, help="a file that --gpukern-report wrote")
+    parser.add_argument(
+        "files",
+        metavar="FILE",
+        type=Path,
+        nargs="+",
+        help="baseline files, or one run file with --accept or --all",
+    )
     parser.add_argument("--into", type=Path, metavar="FOLDER", help="folder of the baseline files")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--accept", nargs="+", metavar="CASE|GLOB", help="cases to record")
-    what.add_argument("--all", action="store_true", help="record every case of the file")
-    how = parser.add_mutually_exclusive_group(required=True)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--accept", nargs="+", metavar="CASE|GLOB", help="cases of a run file to record")
+    what.add_argument("--all", action="store_true", help="record every case of a run file")
+    how = parser.add_mutually_exclusive_group()
     how.add_argument("--reason", metavar="TEXT", help="open an epoch, and keep in it why times changed")
     how.add_argument("--append", action="store_true", help="add sessions to the current epoch instead")
     exits.add_write_in_ci(parser)
@@ -117,10 +129,22 @@ def _declare_merge(parser: argparse.ArgumentParser) -> None:
 
 
 def _merge(known: argparse.Namespace) -> int:
-    if not known.append and not known.reason.strip():
-        known.parser.error(f"--reason: {REASON_NEEDED}")
+    if known.accept is None and not known.all:
+        if known.append or known.reason is not None:
+            known.parser.error("--reason and --append are for a run file: add --all, or --accept CASE")
+        exits.refuse_in_ci(known)
+        return _unite(known.files, known.into)
+    if len(known.files) > 1:
+        known.parser.error(f"--accept and --all are for one run file, and {len(known.files)} files are given")
+    if not known.append and known.reason is None:
+        known.parser.error("add --reason TEXT, which opens an epoch, or --append")
+    if known.reason is not None:
+        try:
+            parse_reason(known.reason, "--reason")
+        except SettingsError as error:
+            known.parser.error(str(error))
     exits.refuse_in_ci(known)
-    run_file = read_run(known.file)
+    run_file = read_run(known.files[0])
     cases = (result.case.id for result in run_file.results)
     chosen = set(matching(cases, ["*"] if known.all else known.accept))
     accepted: list[Result] = []
@@ -139,6 +163,34 @@ def _merge(known: argparse.Namespace) -> int:
     if report.errors:
         return exits.UNREADABLE
     return exits.BAD if report.refused else exits.FINE
+
+
+def _unite(files: Sequence[Path], into: Path | None) -> int:
+    for path in files:
+        if path.name.endswith(f".{CODE}.json"):
+            remedy = "take one side of it, and record again: --gpukern-code --gpukern-baseline=update"
+            raise exits.RefusedError(f"{path} holds machine code, and is not united: {remedy}")
+    first, *others = load_sides(files[0])
+    if len(files) == 1 and into is None and not others:
+        problem = f"{files[0]} has no conflict marks: name a file to unite it with, or --into FOLDER"
+        raise exits.RefusedError(problem)
+    name = f"{first.problem}.{first.device_model}.json"
+    if into is not None and Path(name).name != name:
+        raise FileError(files[0], f"{name!r} cannot name a file in {into}", "Unite it without --into")
+    target, sources = (files[0], files[1:]) if into is None else (into / name, files)
+    did = unite(target, sources)
+    rivals = grouped((_rivals(current, past), case_id) for case_id, current, past in did.rivals)
+    exits.show([*_done_lines(did), *(f"{told}: {units.named(ids)}" for told, ids in rivals.items())])
+    return exits.FINE
+
+
+def _rivals(current: Epoch, past: Epoch) -> str:
+    """Returns which of two epochs judges, and why."""
+    one, two = (
+        f"that of {epoch.opened[:10]}{f' ({epoch.reason})' if epoch.reason else ''}"
+        for epoch in (current, past)
+    )
+    return f"each side opened an epoch: {one} judges, since it was opened last; {two} stays in the record"
 
 
 def _record(
@@ -176,11 +228,16 @@ def _folder_beside_the_test(nodeid: str, here: Path) -> Path | None:
     return file.parent / "baselines" if below else None
 
 
-def _merged_lines(report: WriteReport, accepted: Sequence[Result]) -> list[str]:
+def _done_lines(report: WriteReport) -> list[str]:
     lines = [f"wrote {path}" for path in report.written]
     lines += [f"recorded for the first time: {case_id}" for case_id in report.added]
     lines += [f"further sessions of: {case_id}" for case_id in report.appended]
     lines += [f"new epoch of: {case_id}" for case_id in report.updated]
+    return lines or ["nothing was recorded"]
+
+
+def _merged_lines(report: WriteReport, accepted: Sequence[Result]) -> list[str]:
+    lines = _done_lines(report)
     sessions = Counter(result.case.id for result in accepted)
     few = [case_id for case_id in (*report.added, *report.updated) if sessions[case_id] < FEWEST]
     if few:
@@ -190,7 +247,7 @@ def _merged_lines(report: WriteReport, accepted: Sequence[Result]) -> list[str]:
             "pytest --gpu-benchmark --gpukern-baseline=append on that device, or merge later runs with "
             "--append"
         )
-    return lines or ["nothing was recorded"]
+    return lines
 
 
 # --- finding cases that a command line names -------------------------------------------------------

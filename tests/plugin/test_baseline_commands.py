@@ -3,12 +3,17 @@
 import dataclasses
 import json
 import re
+import subprocess
+from datetime import UTC, datetime
 
+import made_up_records
 import pytest
 from made_up_runs import whole_run
 from msgspec import structs
+from repositories import Repository
 
 from pytest_gpukern.baseline.codec import load
+from pytest_gpukern.baseline.store import Store
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.report.run_file import read_run, run_text
 
@@ -135,6 +140,105 @@ def test_several_results_of_a_case_become_its_sessions(slower_run, gpukern, file
     assert [session.session for session in epochs(file)[1].sessions] == ["0000000a", "0000000c"]
 
 
+def record(folder, mode, day, *variants, reason=None):
+    """Records a session of each variant on a day of November."""
+    store = Store(mode, reason=reason, now=lambda: datetime(2026, 11, day, tzinfo=UTC))
+    for variant in variants:
+        case = made_up_records.case_of(folder, variant)
+        store.add(made_up_records.result_of(case, session=f"day{day}"), model_key=made_up_records.H200)
+    assert not store.flush().refused
+
+
+def held(path):
+    """Case → the sessions of each epoch, in a baseline."""
+    cases = load(path).cases.items()
+    return {
+        name.split("-")[1]: [[of.session for of in epoch.sessions] for epoch in record.epochs]
+        for name, record in cases
+    }
+
+
+THEIRS = [
+    ("update", 3, "a"),
+    ("append", 4, "b"),
+    ("create", 5, "c"),
+    ("update", 9, "d"),
+    ("create", 11, "bb"),
+]
+OURS = [("update", 2, "a"), ("append", 6, "b"), ("create", 7, "e"), ("append", 8, "d")]
+UNITED = {
+    "a": [["day1"], ["day2"], ["day3"]],
+    "b": [["day1", "day4", "day6"]],
+    "bb": [["day11"]],
+    "c": [["day5"]],
+    "d": [["day1", "day8"], ["day9"]],
+    "e": [["day7"]],
+}
+
+
+@pytest.fixture(params=["merge", "diff3", "zdiff3"])
+def in_conflict(request, tmp_path, monkeypatch):
+    """A baseline with git's marks, and the two sides of it; what one side alone changed, git has merged."""
+    repository, folder = Repository(tmp_path), tmp_path / "baselines"
+    monkeypatch.chdir(tmp_path)
+    record(folder, "create", 1, *"abd", *(f"b{letter}" for letter in "vwxyz"))
+    repository.commit()
+    path = made_up_records.path_in(folder)
+    for branch, steps in ("theirs", THEIRS), ("ours", OURS):
+        repository.git("checkout", "-qb", branch, "main")
+        for mode, day, variant in steps:
+            record(folder, mode, day, variant, reason=f"of day {day}")
+        repository.commit()
+        path.with_name(branch).write_bytes(path.read_bytes())
+    with pytest.raises(subprocess.CalledProcessError):
+        repository.git("-c", f"merge.conflictstyle={request.param}", "merge", "theirs")
+    return path, path.with_name("ours"), path.with_name("theirs")
+
+
+def test_two_baselines_are_united_as_files_or_as_the_sides_of_a_conflict(in_conflict, gpukern):
+    marked, ours, theirs = in_conflict
+    remedy = f"holds an unresolved merge conflict. Unite both sides: gpukern baseline merge {marked}."
+    assert remedy in gpukern("report", marked)[2]
+    status, shown, _ = gpukern("baseline", "merge", marked)
+    assert status == 0
+    assert {name: of for name, of in held(marked).items() if name in UNITED} == UNITED
+    wrote, *lines = shown.splitlines()
+    assert wrote == f"wrote {marked}"
+    rivals = ("that of 2026-11-03 (of day 3)", "that of 2026-11-02 (of day 2)")
+    assert [line.replace("vector_exp-", "").replace("-n=1000", "") for line in lines] == [
+        *("recorded for the first time: bb", "recorded for the first time: c"),
+        *("further sessions of: b", "new epoch of: a", "new epoch of: d"),
+        "each side opened an epoch: {} judges, since it was opened last; {} stays in the record: a".format(
+            *rivals
+        ),
+    ]
+    assert gpukern("baseline", "merge", ours, theirs, "--into", "new")[0] == 0
+    assert (marked.parent.parent / "new" / marked.name).read_bytes() == marked.read_bytes()
+    assert gpukern("baseline", "merge", theirs, ours)[0] == 0
+    assert theirs.read_bytes() == marked.read_bytes()
+    assert gpukern("baseline", "merge", ours, marked, ours)[1].startswith(f"wrote {ours}\n")
+    assert gpukern("baseline", "merge", ours, marked) == (0, "nothing was recorded\n", "")
+
+
+def test_what_cannot_be_united_is_refused_and_stays(in_conflict, gpukern):
+    marked, ours, theirs = in_conflict
+    theirs.write_bytes(theirs.read_bytes().replace(b"nvidia-h200", b"nvidia-b200", 1))
+    cut = marked.with_name("cut")
+    cut.write_bytes(marked.read_bytes().replace(b"\n=======\n", b"\n", 1))
+    (marked.parent / "a.code.json").touch()
+    before = {path: path.read_bytes() for path in marked.parent.iterdir()}
+    number = cut.read_bytes().partition(b"\n>>>>>>>")[0].count(b"\n") + 2
+    for files, status, words in (
+        ([ours], 1, f"{ours} has no conflict marks: name a file to unite it with"),
+        ([marked.parent / "a.code.json"], 1, "holds machine code, and is not united: take one side of it"),
+        ([ours, theirs], 3, f"holds 'vector_exp on nvidia-b200', and {ours} 'vector_exp on nvidia-h200'"),
+        ([cut], 3, f"{cut}:{number}: a conflict's marks are not whole. Take the other side"),
+    ):
+        found, _, complaints = gpukern("baseline", "merge", *files)
+        assert (found, words in complaints) == (status, True), complaints
+    assert before == {path: path.read_bytes() for path in marked.parent.iterdir()}
+
+
 def test_run_files_and_baselines_are_told_apart(slower_run, gpukern, file):
     status, _, complaints = gpukern("baseline", "prune", slower_run, "--case", "*", "--dry-run")
     assert (status, "delete" in complaints) == (3, False)
@@ -233,8 +337,15 @@ def test_an_unknown_case_is_refused_with_those_near_it(slower_run, gpukern, file
 
 @pytest.mark.parametrize(
     "options",
-    [[], ["--reason", " "], ["--append", "--reason", "why"], ["--all", "--reason", "x"]],
-    ids=["none", "blank", "append", "all and some"],
+    [
+        [],
+        ["--reason", " "],
+        ["--reason", "TEXT"],
+        ["--append", "--reason", "new tiles"],
+        ["--all", "--reason", "x"],
+        ["--reason", "x", "--into", "b", "b.json"],
+    ],
+    ids=["none", "blank", "placeholder", "append", "all and some", "two files"],
 )
 def test_an_epoch_needs_a_reason_and_one_choice_of_cases(slower_run, gpukern, file, options):
     before = file.read_bytes()

@@ -139,6 +139,7 @@ ON_BASELINE = (
     "compare FILE FILE",
     "report FILE -k ",
     "compare FILE FILE -k ",
+    "baseline merge FILE --into into/baselines --write-in-ci",
     "baseline prune FILE --case * --dry-run",
 )
 ON_RUN = (
@@ -257,7 +258,7 @@ the way to a value and another one, where … takes it away."""
 OF_CODE = {"a case of both sides": ((b'"cases": ', b'"cases": {}, "cases": '), "the key 'cases' twice")}
 OF_A_BASELINE = {
     "records of both sides": ((b'"records": [', b'"records": [], "records": ['), "the key 'records' twice"),
-    "a merge conflict": ((b"{", b"{\n<<<<<<< HEAD\n"), "Take one side with git checkout --ours FILE"),
+    "a merge conflict": ((b"{", b"{\n<<<<<<< HEAD\n"), "Unite both sides: gpukern baseline merge "),
     "a file of a run": (b'{"results": [], "schema": 6}', "is the file of a run, not a baseline"),
     "a time of text": ((MEDIAN, "abc"), ".sessions[0].measurements[0].summary.median_ns`"),
     "no time": ((MEDIAN, 0), "records[0].epochs[0].sessions[0].measurements[0]: expected 0 ≤ low_ns"),
@@ -292,7 +293,7 @@ OF_A_RUN = {
     "an unknown correctness": (((*FIRST, "correctness"), "MAYBE"), "Invalid enum value 'MAYBE'"),
     "a result of both sides": ((b'"nodeid": ', b'"nodeid": "x", "nodeid": '), "the key 'nodeid' twice"),
 }
-REMEDIES = ("=create", "--gpukern-report", "Upgrade pytest-gpukern", "gpukern report", "git checkout --ours")
+REMEDIES = ("=create", "--gpukern-report", "Upgrade pytest-gpukern", "gpukern report", "baseline merge")
 
 
 @pytest.fixture(scope="module")
@@ -417,7 +418,7 @@ def test_names_of_a_run_file_lead_nowhere_else(tmp_path, capsys, monkeypatch, na
     for into in (None, here / "into"):
         folder = [] if into is None else ["--into", into]
         merge = ("baseline", "merge", tmp_path / "run.json", *folder, "--all", "--write-in-ci")
-        runs(capsys, *merge, f"--reason={name}")
+        runs(capsys, *merge, f"--reason=as {name}")
     new = {path for path in set(tmp_path.rglob("*")) - before if path.is_file()}
     assert all(path.parent == here / "into" for path in new)
     runs(capsys, "report", tmp_path / "run.json", "-k", "")
