@@ -26,11 +26,12 @@ SCHEMA = 4
 RESTORE = (
     "Restore the file from version control, or delete it and record again with --gpukern-baseline=create"
 )
-_ONE_SIDE = "Take the other side with git checkout --ours FILE or --theirs FILE"
-_CONFLICT = re.compile(rb"^<{7} ", re.MULTILINE)
-_MARK = re.compile(rb"(<{7}|\|{7}|={7}|>{7})(?: .*)?\r?\n?")
-_NEXT = {b"": b"<", b"<": b"|=", b"|": b"=", b"=": b">"}
-"""Mark of a conflict → those that may follow. Between `|` and `=`, in style diff3, is what both changed."""
+_ONE_SIDE = "Take one side of the file: git checkout --ours FILE, or --theirs FILE"
+_CONFLICT = re.compile(
+    rb"^<{7}(?: [^\n]*)?\n(.*?)(?:^\|{7}(?: [^\n]*)?\n.*?)?^={7}\r?\n(.*?)^>{7}(?: [^\n]*)?(?:\n|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+"""Git's marks around both sides of a conflict; in style diff3 what both changed is between them."""
 _KEY = re.compile(r"[^/]+/[^/]+/[^/]+")
 
 
@@ -48,19 +49,22 @@ class _Processes(msgspec.Struct, frozen=True):
 
 def load(path: Path) -> Baseline:
     """Reads and checks a baseline file; raises FileError with file, field and remedy."""
-    return parse(_content(path), path)
+    content = _content(path)
+    if b"\n<<<<<<< " in content:
+        remedy = f"Unite both sides: gpukern baseline merge {shlex.quote(str(path))}"
+        raise FileError(path, "holds an unresolved merge conflict", remedy)
+    return parse(content, path)
 
 
 def load_sides(path: Path) -> list[Baseline]:
     """Reads a file as `load` does; of one with git's conflict marks both sides, ours first.
 
-    Where git has merged a record by itself, the line of its process may be in the other side's part. So each
-    side also knows the processes of the other.
+    Git may have merged a record, and not the line of its process: each side knows both sides' processes.
     """
     content = _content(path)
     if not _CONFLICT.search(content):
         return [parse(content, path)]
-    ours, theirs = _split(content, path)
+    ours, theirs = (_CONFLICT.sub(side, content) for side in (rb"\1", rb"\2"))
     return [parse(ours, path, other=theirs), parse(theirs, path, other=ours)]
 
 
@@ -68,23 +72,6 @@ def _content(path: Path) -> bytes:
     if path.is_dir():
         raise FileError(path, "is a folder, not a baseline file", "Name one of its files")
     return content_of(path)
-
-
-def _split(content: bytes, path: Path) -> tuple[bytes, bytes]:
-    sides, part, line_of_mark = (bytearray(), bytearray()), b"", 0
-    for number, line in enumerate(content.splitlines(keepends=True), 1):
-        if mark := _MARK.fullmatch(line):
-            line_of_mark = number
-            if mark[1][:1] not in _NEXT[part]:
-                part = b"?"
-                break
-            part = mark[1][:1].replace(b">", b"")
-        else:
-            for side, own in zip(sides, (b"<", b"="), strict=True):
-                side += line if part in (b"", own) else b""
-    if part:
-        raise FileError(Path(f"{path}:{line_of_mark}"), "a conflict's marks are not whole", _ONE_SIDE)
-    return bytes(sides[0]), bytes(sides[1])
 
 
 def parse(content: bytes, path: Path, *, other: bytes = b"") -> Baseline:
@@ -110,9 +97,6 @@ def parse(content: bytes, path: Path, *, other: bytes = b"") -> Baseline:
             _check(record, f"records[{i}]")
             cases[record.case] = msgspec.structs.replace(record, device_model=stored.device_model)
     except ContentError as error:
-        if _CONFLICT.search(content):
-            remedy = f"Unite both sides: gpukern baseline merge {shlex.quote(str(path))}"
-            raise FileError(path, "holds an unresolved merge conflict", remedy) from error
         raise error.of_file(path, _ONE_SIDE if other else RESTORE) from error
     return Baseline(stored.problem, stored.device_model, cases)
 

@@ -1,18 +1,16 @@
-"""Merges new sessions, or another file, into the content of a baseline file.
-
-Also selects the sessions that a record takes.
-"""
+"""Merges sessions or another file into the content of a baseline file; selects what a record takes."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 
 from msgspec import structs
 
-from pytest_gpukern.baseline.record import NO_RECORD, Baseline, Epoch, Record, only
+from pytest_gpukern.baseline.record import Baseline, Epoch, Record, only
 from pytest_gpukern.gate.comparability import Conditions, difference
 from pytest_gpukern.values.result import CaseInfo, Result, SessionRole
 from pytest_gpukern.values.untrusted_json import FileError
@@ -35,8 +33,7 @@ class WriteReport:
         added: ids of cases that were recorded for the first time, or in a scope that they lacked.
         appended: ids of cases whose current epoch has more sessions now.
         updated: ids of cases whose record has a new epoch.
-        rivals: cases of which both of two files have opened an epoch, with what each has as its current one;
-            the first of the two judges.
+        rivals: cases of which each of two files opened an epoch: the one that judges, and the other.
         refused: results that must not become a baseline.
         errors: files that could not be read or written; they are as they were.
     """
@@ -82,31 +79,6 @@ class Merge:
             self._report.appended += self._into(keys, group, record)
         elif missing := keys - record.keys:
             self._report.added += self._into(missing, group, record)
-
-    def unite(self, other: Baseline) -> None:
-        """Adds another file's records: its epochs by when they were opened, its sessions in their epochs.
-
-        If both files have opened an epoch since the last one that they share, the one opened last judges: it
-        is the last word that somebody said on the case. Nothing is left out, also beyond what a record keeps;
-        the next update or append does that.
-        """
-        for case_id, record in other.cases.items():
-            theirs = _by_opening(record, self._session)
-            ours = _by_opening(self.baseline.cases.get(case_id, NO_RECORD))
-            shared = ours.keys() & theirs.keys()
-            both = {key: _longer(ours[key], theirs[key]) for key in shared}
-            in_order = heapq.merge(ours.items(), theirs.items(), key=lambda entry: entry[1].opened)
-            epochs = tuple((dict(in_order) | both).values())
-            self.baseline.cases[case_id] = structs.replace(record, epochs=epochs)
-            if not ours:
-                self._report.added.append(case_id)
-                continue
-            self._report.appended += [case_id] if any(both[key] != ours[key] for key in shared) else []
-            self._report.updated += [case_id] if theirs.keys() - shared else []
-            last = [list(side)[-1] for side in (ours, theirs)]
-            if shared.isdisjoint(last):
-                current, past = sorted((ours[last[0]], theirs[last[1]]), key=epochs.index, reverse=True)
-                self._report.rivals.append((case_id, current, past))
 
     def _open(self, group: list[Result], record: Record | None) -> None:
         case = group[0].case
@@ -172,30 +144,45 @@ class Merge:
         self._report.refused.append(Refusal(case.id, reason))
 
 
-_Key = tuple[str, str | None, int, int]
+def united(ours: Baseline, theirs: Baseline, report: WriteReport) -> Baseline:
+    """Returns the records of two files: epochs by when they were opened, sessions in their epochs.
+
+    Where both opened an epoch since the last one that they share, the one opened last judges: it is the last
+    decision on the case. Nothing is left out, also beyond what an update or append would keep.
+    """
+    cases = dict(ours.cases)
+    for case_id, record in theirs.cases.items():
+        own, other = _by_opening(ours.of(case_id)), _by_opening(record)
+        shared = {key: _longer(own[key], other[key]) for key in own.keys() & other.keys()}
+        in_order = heapq.merge(own.items(), other.items(), key=lambda entry: entry[1].opened)
+        epochs = tuple((dict(in_order) | shared).values())
+        cases[case_id] = structs.replace(record, epochs=epochs)
+        if not own:
+            report.added.append(case_id)
+            continue
+        report.appended += [case_id] * any(epoch != own[key] for key, epoch in shared.items())
+        report.updated += [case_id] * bool(other.keys() - shared.keys())
+        last = {[*own][-1], [*other][-1]}
+        if not last & shared.keys():
+            past, current = sorted(((own | other)[key] for key in last), key=epochs.index)
+            report.rivals.append((case_id, current, past))
+    return replace(ours, cases=cases)
 
 
-def _by_opening(
-    record: Record, named: Callable[[Result], Result] = lambda session: session
-) -> dict[_Key, Epoch]:
-    """Returns the epochs of a record by what tells whether another file has the same; renames sessions."""
-    epochs: dict[_Key, Epoch] = {}
-    for epoch in record.epochs:
-        opening = (epoch.opened, epoch.reason, epoch.sessions[0].case.problem_version)
-        number = sum(key[:3] == opening for key in epochs)
-        epochs[*opening, number] = structs.replace(epoch, sessions=tuple(map(named, epoch.sessions)))
-    return epochs
+def _by_opening(record: Record) -> dict[tuple[str, str | None, int], Epoch]:
+    """Returns the epochs of a record by what they have in common with the same ones in another file."""
+    keys = [(epoch.opened, epoch.reason) for epoch in record.epochs]
+    return {(*keys[i], keys[:i].count(keys[i])): epoch for i, epoch in enumerate(record.epochs)}
 
 
 def _longer(epoch: Epoch, other: Epoch) -> Epoch:
-    """Returns an epoch with the sessions that another file has of it beyond its own."""
-    seen = {(known.session, timed.key) for known in epoch.sessions for timed in known.measurements}
+    """Returns an epoch with what another file has measured in it beyond its own."""
+    known = [(session.session, timed) for session in epoch.sessions for timed in session.measurements]
     more = []
     for session in other.sessions:
-        keys = {timed.key for timed in session.measurements}
-        more.append(only(session, {key for key in keys if (session.session, key) not in seen}))
-    new = (session for session in more if session.measurements)
-    sessions = heapq.merge(epoch.sessions, new, key=lambda session: session.recorded)
+        new = tuple(timed for timed in session.measurements if (session.session, timed) not in known)
+        more += [structs.replace(session, measurements=new)] if new else []
+    sessions = heapq.merge(epoch.sessions, more, key=attrgetter("recorded"))
     return structs.replace(epoch, sessions=tuple(sessions))
 
 

@@ -9,7 +9,7 @@ import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -23,6 +23,7 @@ from pytest_gpukern.measure.device_clocks import CLOCKS
 from pytest_gpukern.measure.host_load import LOAD
 from pytest_gpukern.measure.statistics import quantiles
 from pytest_gpukern.values.result import (
+    CaseInfo,
     Choice,
     Correctness,
     KernelFacts,
@@ -247,6 +248,15 @@ class Record(Stored, frozen=True):
             kept |= {holders[0], holders[-1]}
         return structs.replace(self, epochs=tuple(epochs[index] for index in sorted(kept)))
 
+    def renamed(self, case_id: str) -> Record:
+        """Returns the record as that of another case."""
+
+        def of(session: Result) -> Result:
+            return structs.replace(session, case=_renamed(session.case, case_id), nodeid=case_id)
+
+        epochs = (structs.replace(of_, sessions=tuple(map(of, of_.sessions))) for of_ in self.epochs)
+        return structs.replace(self, case=case_id, epochs=tuple(epochs))
+
     def comparable(self, key: str) -> tuple[SessionTime, ...]:
         """Returns what the gate compares a measurement with, from the current epoch.
 
@@ -306,6 +316,17 @@ class Record(Stored, frozen=True):
         )
 
 
+def _renamed(case: CaseInfo, case_id: str) -> CaseInfo:
+    """Returns what another id says of a case; values of axes and parameters stay as they are."""
+    before, (begin, _, rest) = case.id.partition("/")[0], case_id.partition("/")
+    problem = case.problem.removesuffix(before) + begin if case.problem.endswith(before) else case.problem
+    backend, variant = case.backend, rest
+    if case.id.startswith(f"{before}/{case.label}/"):  # no plain test
+        backend, _, variant = rest.partition("/")[0].partition(".")
+    changed = {"id": case_id, "problem": problem, "backend": backend, "variant": variant}
+    return structs.replace(case, baseline_name=begin, **changed)
+
+
 def _for_report(session: Result) -> Result:
     times = (
         Measurement(of.scope, of.timer, of.cache, iterations=of.iterations, summary=of.summary)
@@ -350,6 +371,13 @@ class Baseline:
                 for time in record.past(key):
                     groups.setdefault(time.choice.configurations, []).append(time)
                 yield from map(tuple, groups.values())
+
+    def emptied(self, problem: str) -> Baseline:
+        return replace(self, problem=problem, cases={})
+
+    def taking(self, other: Baseline, names: Mapping[str, str]) -> Baseline:
+        moved = {new: other.cases[old].renamed(new) for old, new in names.items()}
+        return replace(self, cases=self.cases | moved)
 
     def without(self, case_ids: Iterable[str]) -> Baseline:
         gone = set(case_ids)

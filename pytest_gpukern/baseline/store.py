@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, Self, TypeVar
 
 from pytest_gpukern.baseline import codec
-from pytest_gpukern.baseline.merge import Merge, Refusal, WriteReport
+from pytest_gpukern.baseline.merge import Merge, Refusal, WriteReport, united
 from pytest_gpukern.baseline.record import Baseline, trimmed
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.gate.spread import SharedSpread, shared_spread
@@ -349,7 +350,16 @@ class HasCases(Protocol):
     """Describes the content of a file that holds something for each case, by its id."""
 
     @property
+    def problem(self) -> str: ...
+
+    @property
     def cases(self) -> Mapping[str, object]: ...
+
+    def emptied(self, problem: str) -> Self:
+        """Returns such a file of another problem, without cases."""
+
+    def taking(self, other: Self, names: Mapping[str, str]) -> Self:
+        """Returns it with cases of another file, by id → new id."""
 
     def without(self, case_ids: Iterable[str]) -> Self: ...
 
@@ -377,26 +387,58 @@ def rewrite(
     return changed
 
 
+def rename(
+    path: Path,
+    names: Mapping[str, str],
+    load: Callable[[Path], Content],
+    render: Callable[[Content], bytes],
+    *,
+    write: bool,
+) -> None:
+    """Gives cases of a file new ids, or only looks whether it may; into another problem's file they move.
+
+    Raises:
+        FileError: a new id is on record, or the file cannot be written; all is as it was.
+    """
+    problem = load(path).problem  # before the lock, which would make a folder
+    begin, new = (case_id.partition("/")[0] for case_id in next(iter(names.items())))
+    renamed = problem.removesuffix(begin) + new if problem.endswith(begin) else problem
+    if not _NAME.fullmatch(renamed):
+        raise FileError(
+            path, f"no file is named {renamed!r}", "Use letters, digits, '_', '-' and single dots"
+        )
+    target = path.with_name(path.name.replace(problem, renamed, 1))
+    with file.locked(path.parent):
+        held = load(path)
+        rest = held.without(names)
+        base = rest if target == path else held_by(target, load, held.emptied(renamed), ["problem"])
+        if taken := sorted(base.cases.keys() & set(names.values())):
+            command = shlex.join(["gpukern", "baseline", "prune", str(target), "--case", taken[0]])
+            raise FileError(target, f"{taken[0]!r} is on record already", f"Keep one of both: {command}")
+        if write:
+            file.replace(target, render(base.taking(held, names)))  # first, so that a crash loses nothing
+        if write and target != path:
+            file.replace(path, render(rest)) if rest.cases else file.remove(path)
+
+
 def unite(target: Path, sources: Sequence[Path]) -> WriteReport:
     """Adds to a baseline file what others hold; each may have git's conflict marks, the target too.
 
     Raises:
         FileError: a file is damaged, or of another problem or device; all are as they were.
     """
-    did, read = WriteReport(), [(path, side) for path in sources for side in codec.load_sides(path)]
+    read, did = [(path, side) for path in sources for side in codec.load_sides(path)], WriteReport()
     with file.locked(target.parent):
-        held = [(target, side) for side in (codec.load_sides(target) if target.exists() else ())]
-        (_, first), *others = [*held, *read]
-        merge = Merge(first, "", None, did)
+        held = codec.load_sides(target) if target.exists() else []
+        (_, whole), *others = [*((target, side) for side in held), *read]
         for path, side in others:
-            own, found = (f"{of.problem} on {of.device_model}" for of in (first, side))
+            own, found = (f"{of.problem} on {of.device_model}" for of in (whole, side))
             if own != found:
                 problem = f"holds {found!r}, and {target} {own!r}"
                 raise FileError(path, problem, "Name two files of one problem on one device")
-            merge.unite(side)
-        content = codec.render(merge.baseline)
-        if not target.exists() or target.read_bytes() != content:
-            file.replace(target, content)
+            whole = united(whole, side, did)
+        if len(held) != 1 or whole != held[0]:
+            file.replace(target, codec.render(whole))
             did.written.append(target)
     return did
 

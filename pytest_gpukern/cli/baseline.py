@@ -1,6 +1,6 @@
-"""Runs `gpukern baseline`: prunes and merges records, on any machine.
+"""Runs `gpukern baseline`: prunes, renames and merges records, on any machine.
 
-Each of the two commands is a section of its own. How cases are found comes last.
+Each of the three commands is a section of its own. How cases are found comes last.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from msgspec import structs
 
 from pytest_gpukern.baseline.codec import load, load_sides, render
 from pytest_gpukern.baseline.merge import WriteReport, unselected
 from pytest_gpukern.baseline.record import Epoch, Record
-from pytest_gpukern.baseline.store import CODE, Content, Store, rewrite, unfit, unite
+from pytest_gpukern.baseline.store import CODE, Content, Store, rename, rewrite, unfit, unite
 from pytest_gpukern.cli import exits
+from pytest_gpukern.cli.report import report_files
 from pytest_gpukern.code import record as code
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.report import units
@@ -28,7 +30,7 @@ from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.options import SettingsError
 from pytest_gpukern.values.result import Result
 from pytest_gpukern.values.settings import parse_reason
-from pytest_gpukern.values.untrusted_json import FileError
+from pytest_gpukern.values.untrusted_json import printable
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +38,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="baseline_command", required=True, metavar="COMMAND")
     for name, summary, declare_command in (
         ("prune", "remove records of cases", _declare_prune),
+        ("rename", "move records to other ids of their cases", _declare_rename),
         ("merge", "unite baseline files, or accept results of a run file, without a GPU", _declare_merge),
     ):
         own = commands.add_parser(name, help=summary, allow_abbrev=False)
@@ -65,15 +68,16 @@ def _prune(known: argparse.Namespace) -> int:
     if not known.dry_run:
         exits.refuse_in_ci(known)
 
-    if known.file.name.endswith(f".{CODE}.json"):
-        _, gone = _without(known, code.load, code.rendered)
-        held = dict.fromkeys(gone, "machine code")
-    else:
-        before, gone = _without(known, load, render)
-        held = {name: _held(before.cases[name]) for name in gone}
+    before, gone = _without(known, *_of_kind(known.file))
+    held = {name: _held(before.cases[name]) for name in gone}
     verb = "would remove" if known.dry_run else "removed"
     exits.show(f"{verb} {name}: {what}" for name, what in held.items())
     return exits.FINE
+
+
+def _of_kind(path: Path) -> tuple[Callable[[Path], Any], Callable[[Any], bytes]]:
+    """Returns what reads and what renders a file."""
+    return (code.load, code.rendered) if path.name.endswith(f".{CODE}.json") else (load, render)
 
 
 def _without(
@@ -89,11 +93,58 @@ def _without(
     return before, sorted(before.cases.keys() - after.cases.keys())
 
 
-def _held(record: Record) -> str:
-    """Returns `2 epochs, 10 sessions, the newest of 2026-11-20`."""
+def _held(record: object) -> str:
+    """Returns `2 epochs, 10 sessions, the newest of 2026-11-20`, or that it is machine code."""
+    if not isinstance(record, Record):
+        return "machine code"
     moments = [session.recorded for session in record.sessions]
     epochs, sessions = units.counted(len(record.epochs), "epoch"), units.counted(len(moments), "session")
     return f"{epochs}, {sessions}, the newest of {max(moments)[:10]}"
+
+
+# --- rename ---------------------------------------------------------------------------------------
+
+
+def _declare_rename(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Moves the record of a case to another id, with all its epochs, in baseline files and files of "
+        "machine code. OLD may be the begin of ids: 'saxpy/numba.old' of 'saxpy/numba.old/n=8', or 'saxpy'. "
+        "Never replaces a record."
+    )
+    parser.add_argument("old", metavar="OLD", help="id of a case, or the begin of several")
+    parser.add_argument("new", metavar="NEW", help="what stands in its place")
+    where = "a file as for prune, or a folder of them (default: each baselines/ below this folder)"
+    parser.add_argument("paths", type=Path, nargs="*", metavar="FILE|FOLDER", help=where)
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be renamed")
+    exits.add_write_in_ci(parser)
+    parser.set_defaults(run=_rename)
+
+
+def _rename(known: argparse.Namespace) -> int:
+    if not known.dry_run:
+        exits.refuse_in_ci(known)
+    old, new = (name.removesuffix("*").removesuffix("/") for name in (known.old, known.new))
+    if not new or printable(new) != new:
+        raise exits.RefusedError(f"{known.new!r} is no id of a case: write it as OLD is written")
+    paths = known.paths or [
+        file for file in report_files(Path(), code=True) if file.parent.name == "baselines"
+    ]
+    files = dict.fromkeys(file for path in paths for file in report_files(path, code=True))
+    held = {file: _of_kind(file)[0](file).cases for file in files}
+    ids = sorted({name for cases in held.values() for name in cases})
+    # A begin ends where a part of an id ends: of a path, of a class of tests, before a test's parameters.
+    meant = [name for name in ids if name == old or (name.startswith(old) and name[len(old)] in "/.[")]
+    if not meant:
+        raise _unknown(known.old, ids)
+    moves = {file: {name: new + name[len(old) :] for name in meant if name in held[file]} for file in files}
+    for write in (False,) if known.dry_run else (False, True):
+        for file, names in moves.items():
+            if names:
+                rename(file, names, *_of_kind(file), write=write)
+    verb = "would rename" if known.dry_run else "renamed"
+    for file, names in moves.items():
+        exits.show(f"{verb} {name} to {names[name]}: {_held(held[file][name])} ({file})" for name in names)
+    return exits.FINE
 
 
 # --- merge ----------------------------------------------------------------------------------------
@@ -110,13 +161,8 @@ def _declare_merge(parser: argparse.ArgumentParser) -> None:
         "INVALID or simulated. The records go beside the tests, as seen from this folder, or to --into. "
         "Paths in the run file are not used."
     )
-    parser.add_argument(
-        "files",
-        metavar="FILE",
-        type=Path,
-        nargs="+",
-        help="baseline files, or one run file with --accept or --all",
-    )
+    files = "baseline files, or one run file with --accept or --all"
+    parser.add_argument("files", metavar="FILE", type=Path, nargs="+", help=files)
     parser.add_argument("--into", type=Path, metavar="FOLDER", help="folder of the baseline files")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--accept", nargs="+", metavar="CASE|GLOB", help="cases of a run file to record")
@@ -129,20 +175,16 @@ def _declare_merge(parser: argparse.ArgumentParser) -> None:
 
 
 def _merge(known: argparse.Namespace) -> int:
-    if known.accept is None and not known.all:
-        if known.append or known.reason is not None:
-            known.parser.error("--reason and --append are for a run file: add --all, or --accept CASE")
-        exits.refuse_in_ci(known)
-        return _unite(known.files, known.into)
-    if len(known.files) > 1:
-        known.parser.error(f"--accept and --all are for one run file, and {len(known.files)} files are given")
-    if not known.append and known.reason is None:
-        known.parser.error("add --reason TEXT, which opens an epoch, or --append")
-    if known.reason is not None:
-        try:
-            parse_reason(known.reason, "--reason")
-        except SettingsError as error:
-            known.parser.error(str(error))
+    of_run, how = known.all or known.accept is not None, known.append or known.reason is not None
+    if of_run != how or (of_run and len(known.files) > 1):
+        needed = "--accept CASE or --all, and --reason TEXT or --append"
+        known.parser.error(f"one run file needs {needed}; baseline files take none of these")
+    if not of_run:
+        return _unite(known)
+    try:
+        _ = known.append or parse_reason(known.reason, "--reason")
+    except SettingsError as error:
+        known.parser.error(str(error))
     exits.refuse_in_ci(known)
     run_file = read_run(known.files[0])
     cases = (result.case.id for result in run_file.results)
@@ -165,19 +207,21 @@ def _merge(known: argparse.Namespace) -> int:
     return exits.BAD if report.refused else exits.FINE
 
 
-def _unite(files: Sequence[Path], into: Path | None) -> int:
-    for path in files:
-        if path.name.endswith(f".{CODE}.json"):
-            remedy = "take one side of it, and record again: --gpukern-code --gpukern-baseline=update"
-            raise exits.RefusedError(f"{path} holds machine code, and is not united: {remedy}")
+def _unite(known: argparse.Namespace) -> int:
+    exits.refuse_in_ci(known)
+    files, into = known.files, known.into
+    if bad := next((path for path in files if path.name.endswith(f".{CODE}.json")), None):
+        remedy = "take one side of it, and record again: --gpukern-code --gpukern-baseline=update"
+        raise exits.RefusedError(f"{bad} holds machine code, which is not united: {remedy}")
     first, *others = load_sides(files[0])
-    if len(files) == 1 and into is None and not others:
+    if not (others or files[1:] or into):
         problem = f"{files[0]} has no conflict marks: name a file to unite it with, or --into FOLDER"
         raise exits.RefusedError(problem)
-    name = f"{first.problem}.{first.device_model}.json"
-    if into is not None and Path(name).name != name:
-        raise FileError(files[0], f"{name!r} cannot name a file in {into}", "Unite it without --into")
-    target, sources = (files[0], files[1:]) if into is None else (into / name, files)
+    target, sources = files[0], files[1:]
+    if into is not None:
+        target, sources = into / f"{first.problem}.{first.device_model}.json", files
+        if target.parent != into:
+            raise exits.RefusedError(f"{target.name!r}, as {files[0]} names it, is no file in {into}")
     did = unite(target, sources)
     rivals = grouped((_rivals(current, past), case_id) for case_id, current, past in did.rivals)
     exits.show([*_done_lines(did), *(f"{told}: {units.named(ids)}" for told, ids in rivals.items())])
@@ -262,10 +306,14 @@ def matching(ids: Iterable[str], patterns: Sequence[str]) -> list[str]:
         named = {name for name in known if fnmatch.fnmatchcase(name, pattern)}
         named = {pattern} if pattern in known else named
         if not named:
-            close = difflib.get_close_matches(pattern, known, n=3, cutoff=0.5)
-            close = close or [name for name in known if pattern.strip("*") in name][:3]
-            example = f"for example {known[0]}" if known else "there are none"
-            near = f"near it: {', '.join(close)}" if close else example
-            raise exits.RefusedError(f"no case {pattern!r} among {len(known)}; {near}")
+            raise _unknown(pattern, known)
         chosen |= named
     return [name for name in known if name in chosen]
+
+
+def _unknown(pattern: str, known: Sequence[str]) -> exits.RefusedError:
+    close = difflib.get_close_matches(pattern, known, n=3, cutoff=0.5)
+    close = close or [name for name in known if pattern.strip("*") in name][:3]
+    example = f"for example {known[0]}" if known else "there are none"
+    near = f"near it: {', '.join(close)}" if close else example
+    return exits.RefusedError(f"no case {pattern!r} among {len(known)}; {near}")

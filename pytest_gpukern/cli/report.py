@@ -95,10 +95,11 @@ def tell(runs: Sequence[RunResults], known: argparse.Namespace) -> int:
     return exits.FINE
 
 
-def report_files(path: Path) -> list[Path]:
+def report_files(path: Path, *, code: bool = False) -> list[Path]:
     """Returns a file itself; of a folder its baseline files, called `<name>.<device model>.json`.
 
-    Those in folders below it that are called `baselines` are among them. Raises FileError if it has none.
+    Those in folders below it that are called `baselines` are among them, with `code` also those of machine
+    code. Raises FileError if it has none.
     """
     if not path.is_dir():
         return [path]
@@ -108,8 +109,8 @@ def report_files(path: Path) -> list[Path]:
         below[:] = sorted(name for name in below if not name.startswith(".") and name not in others)
         here = Path(folder)
         if here == path or here.name == "baselines":
-            times = [name for name in sorted(names) if not name.endswith(f".{CODE}.json")]
-            files += [here / name for name in times if fnmatch.fnmatchcase(name, "[!.]*.*.json")]
+            of = [name for name in sorted(names) if code or not name.endswith(f".{CODE}.json")]
+            files += [here / name for name in of if fnmatch.fnmatchcase(name, "[!.]*.*.json")]
     if not files:
         raise FileError(path, "holds no baseline files", "Give a run file, a baseline file or their folder")
     return files
