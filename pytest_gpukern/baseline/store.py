@@ -55,11 +55,13 @@ class ToPrune(NamedTuple):
 
     Attributes:
         patterns: as `gpukern baseline prune --case` takes them; they match these cases and no others.
+        renamed: begins of their ids, with those of new cases that have their inputs.
     """
 
     file: Path
     ids: tuple[str, ...]
     patterns: tuple[str, ...]
+    renamed: tuple[tuple[str, str], ...] = ()
 
 
 Held = TypeVar("Held")
@@ -189,12 +191,21 @@ class Store:
             return self.load_code(self._path(known.folder, known.name, CODE)).cases.keys()
         return self._cached(known.folder, known.name, model_key).cases.keys()
 
-    def to_prune(self, known: KnownCases, model_key: str) -> ToPrune:
-        """Returns recorded cases that no longer exist, as far as the run tells; FileError as `baseline`."""
+    def to_prune(self, known: KnownCases, model_key: str, measured: Iterable[Result] = ()) -> ToPrune:
+        """Returns recorded cases that no longer exist, as far as the run tells; FileError as `baseline`.
+
+        What was `measured` on this model says which may have a new name.
+        """
         recorded = self._recorded(known, model_key)
         stale = set() if known.ids is None else recorded - known.ids
-        path = self._path(known.folder, known.name, model_key)
-        return ToPrune(path, tuple(sorted(stale)), patterns_of(stale, recorded - stale))
+        path, renamed = self._path(known.folder, known.name, model_key), dict[str, str]()
+        if stale and model_key != CODE:
+            cases = self._cached(known.folder, known.name, model_key).cases
+            of_file = (of for of in measured if self.path_for(of.case, model_key) == path)
+            new = [of for of in of_file if of.case.id not in cases]
+            renamed = _renamed([cases[case_id].sessions[-1] for case_id in sorted(stale)], new)
+        patterns = patterns_of(stale, recorded - stale)
+        return ToPrune(path, tuple(sorted(stale)), patterns, _begins(renamed, recorded))
 
     def add(
         self, result: Result, *, model_key: str, test_failed: bool = False, recorded: datetime | None = None
@@ -441,6 +452,39 @@ def unite(target: Path, sources: Sequence[Path]) -> WriteReport:
             file.replace(target, codec.render(whole))
             did.written.append(target)
     return did
+
+
+def _renamed(stale: Sequence[Result], new: Sequence[Result]) -> dict[str, str]:
+    """Returns id → id of the one new case with its inputs, as far as there is one.
+
+    All variants of a problem have the same inputs, so those of one backend and size are paired first.
+    """
+    renamed: dict[str, str] = {}
+    for alike in (lambda case: (case.backend, case.id.rpartition("/")[2])), (lambda _: ()):
+        left = [of for of in (*stale, *new) if of.inputs and of.case.id not in {*renamed, *renamed.values()}]
+        pairs = [
+            of for of in grouped(((of.inputs, alike(of.case)), of) for of in left).values() if len(of) == 2
+        ]
+        renamed |= {old.case.id: now.case.id for old, now in pairs if old in stale and now in new}
+    return renamed
+
+
+def _begins(renamed: Mapping[str, str], recorded: Set[str]) -> tuple[tuple[str, str], ...]:
+    """Returns the shortest begins of ids that stand for these cases and no others."""
+    begins: dict[tuple[str, str], None] = {}
+    for old, new in renamed.items():
+        ends = [match.start() for match in re.finditer("/|$", old) if new.endswith(old[match.start() :])]
+        for begin, other in ((old[:end], new[: len(new) - len(old) + end]) for end in ends):
+            below = (name for name in recorded if begins_with(name, begin))
+            if all(renamed.get(name) == other + name[len(begin) :] for name in below):
+                begins[begin, other] = None
+                break
+    return tuple(begins)
+
+
+def begins_with(case_id: str, begin: str) -> bool:
+    """Says whether an id begins so, where a part ends: of a path, a class, or before a test's parameters."""
+    return case_id == begin or (case_id.startswith(begin) and case_id[len(begin)] in "/.[")
 
 
 def patterns_of(ids: Set[str], others: Set[str]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from msgspec import structs
 from pytest_gpukern.baseline.codec import load, load_sides, render
 from pytest_gpukern.baseline.merge import WriteReport, unselected
 from pytest_gpukern.baseline.record import Epoch, Record
-from pytest_gpukern.baseline.store import CODE, Content, Store, rename, rewrite, unfit, unite
+from pytest_gpukern.baseline.store import CODE, Content, Store, begins_with, rename, rewrite, unfit, unite
 from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.report import report_files
 from pytest_gpukern.code import record as code
@@ -132,8 +132,7 @@ def _rename(known: argparse.Namespace) -> int:
     files = dict.fromkeys(file for path in paths for file in report_files(path, code=True))
     held = {file: _of_kind(file)[0](file).cases for file in files}
     ids = sorted({name for cases in held.values() for name in cases})
-    # A begin ends where a part of an id ends: of a path, of a class of tests, before a test's parameters.
-    meant = [name for name in ids if name == old or (name.startswith(old) and name[len(old)] in "/.[")]
+    meant = [name for name in ids if begins_with(name, old)]
     if not meant:
         raise _unknown(known.old, ids)
     moves = {file: {name: new + name[len(old) :] for name in meant if name in held[file]} for file in files}

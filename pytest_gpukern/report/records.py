@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -39,7 +39,7 @@ def record_lines(report: RunReport, config: pytest.Config) -> list[str | Advice]
     lines += [f"{reason} ({_which(cases)})" for reason, cases in report.shortened.items()]
     if report.baselines is not None:
         lines += _written(report.baselines, results)
-    lines += (_to_prune(stale, config) for stale in report.stale)
+    lines += (advice for stale in report.stale for advice in _of_gone(stale, config))
     unpoisoned = [of.case.id for of in results if any(note.about is About.UNPOISONED for note in of.notes)]
     if unpoisoned:
         remedy = "declare what the call writes with outputs= or inout="
@@ -136,11 +136,16 @@ def _judged_as(kind: VerdictKind, results: Sequence[Result]) -> list[Result]:
     return [result for result in results if any(v.kind is kind for v in result.verdicts.values())]
 
 
-def _to_prune(stale: ToPrune, config: pytest.Config) -> Advice:
-    number, file = len(stale.ids), os.path.relpath(stale.file, config.invocation_params.dir)
+def _of_gone(stale: ToPrune, config: pytest.Config) -> Iterator[Advice]:
+    """Yields the commands that rename or remove records of cases that no longer exist."""
+    file = Path(os.path.relpath(stale.file, config.invocation_params.dir))
+    for old, new in stale.renamed:
+        command = shlex.join(["gpukern", "baseline", "rename", old, new, str(file.parent)])
+        yield Advice(f"renamed? {new} is new, with the inputs of {old}; to keep its record", command)
+    number = len(stale.ids)
     gone = "1 recorded case no longer exists" if number == 1 else f"{number} recorded cases no longer exist"
-    command = shlex.join(["gpukern", "baseline", "prune", file, "--case", *stale.patterns])
-    return Advice(f"{gone}: {some_of(stale.ids)}; to remove", command)
+    command = shlex.join(["gpukern", "baseline", "prune", str(file), "--case", *stale.patterns])
+    yield Advice(f"{gone}: {some_of(stale.ids)}; to remove", command)
 
 
 def _update(report: RunReport, results: Sequence[Result]) -> list[str]:

@@ -442,7 +442,8 @@ class Controller:
             self.problems += [str(error) for error in self._baselines.errors]
         for cases, model_key in self._by_model(known):
             with contextlib.suppress(FileError):  # reported elsewhere
-                stale = environment.store.to_prune(cases, model_key)
+                measured = [of for of in self.results if of.valid and self._model_key(of) == model_key]
+                stale = environment.store.to_prune(cases, model_key, measured)
                 skipped = cases.why_gone in self._skipped_files.values()
                 self._stale += [stale] if stale.ids and not skipped else []
 
