@@ -318,13 +318,11 @@ class Record(Stored, frozen=True):
 
 def _renamed(case: CaseInfo, case_id: str) -> CaseInfo:
     """Returns what another id says of a case; values of axes and parameters stay as they are."""
-    before, (begin, _, rest) = case.id.partition("/")[0], case_id.partition("/")
-    problem = case.problem.removesuffix(before) + begin if case.problem.endswith(before) else case.problem
-    backend, variant = case.backend, rest
-    if case.id.startswith(f"{before}/{case.label}/"):  # no plain test
-        backend, _, variant = rest.partition("/")[0].partition(".")
-    changed = {"id": case_id, "problem": problem, "backend": backend, "variant": variant}
-    return structs.replace(case, baseline_name=begin, **changed)
+    problem, _, variant = case_id.partition("/")
+    backend = case.backend
+    if case.id.startswith(f"{problem}/{case.label}/"):  # no plain test
+        backend, _, variant = variant.partition("/")[0].partition(".")
+    return structs.replace(case, id=case_id, backend=backend, variant=variant)
 
 
 def _for_report(session: Result) -> Result:
@@ -371,9 +369,6 @@ class Baseline:
                 for time in record.past(key):
                     groups.setdefault(time.choice.configurations, []).append(time)
                 yield from map(tuple, groups.values())
-
-    def emptied(self, problem: str) -> Baseline:
-        return replace(self, problem=problem, cases={})
 
     def taking(self, other: Baseline, names: Mapping[str, str]) -> Baseline:
         moved = {new: other.cases[old].renamed(new) for old, new in names.items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -361,13 +360,7 @@ class HasCases(Protocol):
     """Describes the content of a file that holds something for each case, by its id."""
 
     @property
-    def problem(self) -> str: ...
-
-    @property
     def cases(self) -> Mapping[str, object]: ...
-
-    def emptied(self, problem: str) -> Self:
-        """Returns such a file of another problem, without cases."""
 
     def taking(self, other: Self, names: Mapping[str, str]) -> Self:
         """Returns it with cases of another file, by id → new id."""
@@ -396,40 +389,6 @@ def rewrite(
         else:
             file.remove(path)
     return changed
-
-
-def rename(
-    path: Path,
-    names: Mapping[str, str],
-    load: Callable[[Path], Content],
-    render: Callable[[Content], bytes],
-    *,
-    write: bool,
-) -> None:
-    """Gives cases of a file new ids, or only looks whether it may; into another problem's file they move.
-
-    Raises:
-        FileError: a new id is on record, or the file cannot be written; all is as it was.
-    """
-    problem = load(path).problem  # before the lock, which would make a folder
-    begin, new = (case_id.partition("/")[0] for case_id in next(iter(names.items())))
-    renamed = problem.removesuffix(begin) + new if problem.endswith(begin) else problem
-    if not _NAME.fullmatch(renamed):
-        raise FileError(
-            path, f"no file is named {renamed!r}", "Use letters, digits, '_', '-' and single dots"
-        )
-    target = path.with_name(path.name.replace(problem, renamed, 1))
-    with file.locked(path.parent):
-        held = load(path)
-        rest = held.without(names)
-        base = rest if target == path else held_by(target, load, held.emptied(renamed), ["problem"])
-        if taken := sorted(base.cases.keys() & set(names.values())):
-            command = shlex.join(["gpukern", "baseline", "prune", str(target), "--case", taken[0]])
-            raise FileError(target, f"{taken[0]!r} is on record already", f"Keep one of both: {command}")
-        if write:
-            file.replace(target, render(base.taking(held, names)))  # first, so that a crash loses nothing
-        if write and target != path:
-            file.replace(path, render(rest)) if rest.cases else file.remove(path)
 
 
 def unite(target: Path, sources: Sequence[Path]) -> WriteReport:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import fnmatch
+import functools
+import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,7 +21,7 @@ from msgspec import structs
 from pytest_gpukern.baseline.codec import load, load_sides, render
 from pytest_gpukern.baseline.merge import WriteReport, unselected
 from pytest_gpukern.baseline.record import Epoch, Record
-from pytest_gpukern.baseline.store import CODE, Content, Store, begins_with, rename, rewrite, unfit, unite
+from pytest_gpukern.baseline.store import CODE, Content, Store, begins_with, rewrite, unfit, unite
 from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.report import report_files
 from pytest_gpukern.code import record as code
@@ -108,7 +110,7 @@ def _held(record: object) -> str:
 def _declare_rename(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Moves the record of a case to another id, with all its epochs, in baseline files and files of "
-        "machine code. OLD may be the begin of ids: 'saxpy/numba.old' of 'saxpy/numba.old/n=8', or 'saxpy'. "
+        "machine code. OLD may be the begin of ids: 'saxpy/numba.old' of 'saxpy/numba.old/n=8'. "
         "Never replaces a record."
     )
     parser.add_argument("old", metavar="OLD", help="id of a case, or the begin of several")
@@ -129,6 +131,11 @@ def _rename(known: argparse.Namespace) -> int:
     paths = known.paths or [
         file for file in report_files(Path(), code=True) if file.parent.name == "baselines"
     ]
+    if old.partition("/")[0] != new.partition("/")[0]:
+        problem = (
+            f"{new!r} has another file than {old!r}: records move within a problem, or a module of tests"
+        )
+        raise exits.RefusedError(problem)
     files = dict.fromkeys(file for path in paths for file in report_files(path, code=True))
     held = {file: _of_kind(file)[0](file).cases for file in files}
     ids = sorted({name for cases in held.values() for name in cases})
@@ -136,14 +143,22 @@ def _rename(known: argparse.Namespace) -> int:
     if not meant:
         raise _unknown(known.old, ids)
     moves = {file: {name: new + name[len(old) :] for name in meant if name in held[file]} for file in files}
-    for write in (False,) if known.dry_run else (False, True):
-        for file, names in moves.items():
-            if names:
-                rename(file, names, *_of_kind(file), write=write)
+    for file, names in moves.items():
+        if taken := sorted((held[file].keys() - names) & {*names.values()}):
+            command = shlex.join(["gpukern", "baseline", "prune", str(file), "--case", taken[0]])
+            raise exits.RefusedError(
+                f"{file}: {taken[0]!r} is on record already. Keep one of both: {command}"
+            )
+    for file, names in () if known.dry_run else moves.items():
+        rewrite(file, functools.partial(_moved, names=names), *_of_kind(file))
     verb = "would rename" if known.dry_run else "renamed"
     for file, names in moves.items():
         exits.show(f"{verb} {name} to {names[name]}: {_held(held[file][name])} ({file})" for name in names)
     return exits.FINE
+
+
+def _moved(held: Content, names: Mapping[str, str]) -> Content:
+    return held.without(names).taking(held, names)
 
 
 # --- merge ----------------------------------------------------------------------------------------

@@ -67,9 +67,6 @@ class CodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
             known = self.cases.get(known.like)
         return known.code if known is not None else {}
 
-    def emptied(self, problem: str) -> CodeFile:
-        return CodeFile(problem)
-
     def taking(self, other: CodeFile, names: Mapping[str, str]) -> CodeFile:
         code = {case_id: self.of(case_id) for case_id in self.cases}
         code |= {new: other.of(old) for old, new in names.items()}
