@@ -6,6 +6,7 @@ import ctypes
 import dataclasses
 import functools
 import inspect
+import itertools
 import math
 import numbers
 import sys
@@ -398,12 +399,18 @@ def refuse_what_proves_nothing(actual: Any, expected: Any) -> None:
         raise TypeError(
             f"{role} is {_named(value)}, which {why} inside the measured function, and verify the result"
         )
-    one, other = users_array(actual), users_array(expected)
-    if one is not None and other is not None and one.overlaps(other):
+    same = isinstance(actual, (list, tuple, dict)) and actual is expected
+    if same or any(itertools.starmap(UsersArray.overlaps, itertools.product(_held(actual), _held(expected)))):
+        what = "are the same object" if actual is expected else "share memory"
         raise ValueError(
-            "actual and expected share memory, so the comparison would always pass: compute the reference "
-            "in memory of its own"
+            f"actual and expected {what}, so the comparison would always pass: compute the reference in "
+            "memory of its own"
         )
+
+
+def _held(value: Any) -> list[UsersArray]:
+    """Returns where an array lies, or those that a container holds."""
+    return [array for _, leaf in leaves("", value) if may_be_array(leaf) if (array := users_array(leaf))]
 
 
 def _named(value: Any) -> str:

@@ -302,6 +302,7 @@ class CheckedCalls(Launch):
             output.fill(disturbed(old) if old is not None and fits else self._word or 0)
 
     def run(self) -> Any:
+        __tracebackhide__ = True  # it calls what users wrote, perhaps with too few arguments
         returned = self._turn.call()
         self.synchronize()
         return returned
@@ -816,7 +817,6 @@ def check_against_reference(
         TypeError: `actual` is lazy, or an array is of a subclass of NumPy's or holds no numbers.
         ValueError: a bound is negative or not finite, the arrays share memory, or nothing is compared.
     """
-    __tracebackhide__ = True
     refuse_what_proves_nothing(actual, expected)
     on_host, reference = to_host(actual), to_host(expected)
     seen = seen or SeenOutputs(None, fixed=True)

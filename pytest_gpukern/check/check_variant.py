@@ -18,6 +18,7 @@ from msgspec import structs
 
 from pytest_gpukern.arrays.compare import POISONS, Comparison, Tolerance, dtype_missing
 from pytest_gpukern.backends.backend import Backend, Workspace
+from pytest_gpukern.backends.triton_launches import why_not_launched
 from pytest_gpukern.check.diagnosis import (
     Diagnosis,
     Fault,
@@ -522,7 +523,8 @@ def frames_of_variant(error: BaseException, case: Case) -> list[traceback.FrameS
 
 def what_raised(error: BaseException, case: Case, doing: str) -> str:
     """Returns what an exception says, with the innermost line of the variant's file, if one led to it."""
-    what = "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+    text = why_not_launched(error) or f"{type(error).__name__}: {error}"
+    what = "\n".join([text, *getattr(error, "__notes__", ())])
     frames = frames_of_variant(error, case)
     if not frames:
         return f"{doing}: {what}"

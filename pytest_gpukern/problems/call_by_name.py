@@ -30,13 +30,14 @@ class ProblemError(Exception):
 
 
 def users_line(*, in_module: bool = False) -> str:
-    """Returns file and line of the innermost frame outside this package, such as `test_exp.py:12`.
+    """Returns file and line of the innermost frame of neither this package nor pytest-benchmark, such as
+    `test_exp.py:12`.
 
     With `in_module`, of the innermost that is no function's: the same however often a module is imported.
     """
     frame = sys._getframe(1)
     while frame.f_back is not None and (
-        frame.f_globals.get("__name__", "").startswith("pytest_gpukern.")
+        frame.f_globals.get("__name__", "").startswith(("pytest_gpukern.", "pytest_benchmark."))
         or (in_module and frame.f_code.co_name != "<module>")
     ):
         frame = frame.f_back

@@ -84,7 +84,6 @@ class CallTarget:
         cls, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> CallTarget:
         """Repeats a call with the same arguments."""
-        __tracebackhide__ = True
         if not callable(function):
             right = "pass the kernel and its arguments, as in gpu_benchmark(kernel[grid, block], x, out)"
             remedy = "call gpu_benchmark.run(case)" if isinstance(function, Case) else right
@@ -183,7 +182,6 @@ class CallSubject:
             DeclarationError: the marker names an output that the call does not have or cannot write, or
                 `determinism` without any.
         """
-        __tracebackhide__ = True
         with self._noting_what_is_launched(evidence):
             first = self._call("in the first call")
         self._judge(evidence, *first, "before timing")
@@ -323,7 +321,6 @@ class CallSubject:
             return self._calls.make(turn, place), turn
 
     def _judge(self, evidence: Evidence, made: Made, turn: Turn, when: str) -> None:
-        __tracebackhide__ = True
         check, (_, args, kwargs) = self._target.check, turn
         if check is None:
             return

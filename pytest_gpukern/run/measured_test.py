@@ -19,7 +19,7 @@ from pytest_gpukern.findings.findings import findings_that_fail
 from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.measure.rounds import Rounds, arguments_made
-from pytest_gpukern.problems.call_by_name import ProblemError
+from pytest_gpukern.problems.call_by_name import ProblemError, users_line
 from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.run.call_subject import CallSubject, CallTarget, LoopSubject, result_of
 from pytest_gpukern.run.case_subject import CaseSubject, why_not_rejected
@@ -82,6 +82,7 @@ class MeasuredTest:
         self.sent = False
         self._loading = ExitStack()
         self._example: object = None
+        self._first_use = ""
 
     @property
     def result(self) -> Result | None:
@@ -133,7 +134,6 @@ class MeasuredTest:
 
         Skips the test if there is neither a GPU nor the simulator, fails it if the call is wrong.
         """
-        __tracebackhide__ = True  # a skip is shown at the line of the test that asked
         self._begin_use()
         if self.environment.gpu.device is None and not self.context.times_host:
             pytest.skip(self.environment.gpu.why_no_gpu)
@@ -150,13 +150,11 @@ class MeasuredTest:
         return subject
 
     def measure_case(self, case: Case) -> None:
-        __tracebackhide__ = True
         self._begin_use()
         self.evidence = self._evidence_of(case)
         self._fail_where_incorrect()
 
     def reject(self, case: Case) -> None:
-        __tracebackhide__ = True
         self.rejected = case
         self.stop_observing()
         complaint = why_not_rejected(case, self._evidence_of(case, rejects=True).diagnosis)
@@ -165,7 +163,6 @@ class MeasuredTest:
 
     def _evidence_of(self, case: Case, *, rejects: bool = False) -> Evidence:
         """Returns what the spine finds out about a case; skips the test if the case cannot run here."""
-        __tracebackhide__ = True
         try:
             subject = CaseSubject(case, self.context, rejects=rejects)
             evidence = Evidence(subject.begin())
@@ -183,7 +180,6 @@ class MeasuredTest:
 
         With `expect_failure`, it fails the test if the output is right.
         """
-        __tracebackhide__ = True
         environment = self.environment
         if environment.gpu.has_gpu:
             from pytest_gpukern.gpu.runtime import runtime
@@ -277,20 +273,19 @@ class MeasuredTest:
         control: Any = sys.modules.get("hypothesis.control")
         in_example = control is not None and control.currently_in_test_context()
         earlier, self._example = self._example, control.current_build_context() if in_example else None
+        self._first_use = users_line() if self.evidence is None else self._first_use
         if self.evidence is None or (self._example is not earlier and not self.evidence.result.measurements):
             return
         several = "Hypothesis runs it for each example: omit --gpu-benchmark, or measure without @given"
         remedy = several if self._example is not earlier else "split the test, or parametrize it"
-        raise RuntimeError(f"gpu_benchmark measures once per test: {remedy}")
+        raise RuntimeError(f"gpu_benchmark measures once per test, and {self._first_use} did: {remedy}")
 
     def _fail_where_incorrect(self) -> None:
-        __tracebackhide__ = True
         if self.diagnosis is not None:
             self._fail(f"INCORRECT: {self.diagnosis}")
 
     def _fail(self, message: str) -> NoReturn:
         """Fails the test, at its end again if it goes on."""
-        __tracebackhide__ = True
         self._failed_with = message = printable_lines(message)  # pytest shows it as it is
         failed = Failed(message, pytrace=False)
         failed.evidence = self.evidence
@@ -320,7 +315,6 @@ class GpuBenchmark:
         The test fails if the marker names an output that the call does not have or cannot write, or sets
         `determinism` without any.
         """
-        __tracebackhide__ = True
         return self._test.measure_call(CallTarget.repeated(function, args, kwargs)).last
 
     def pedantic(
@@ -363,7 +357,6 @@ class GpuBenchmark:
             TypeError: `setup` and the test both give arguments, or `setup` or `check` returns something else.
             ValueError: a number is not whole or too small, or `setup` is combined with several iterations.
         """
-        __tracebackhide__ = True
         in_turn = teardown is not None or rounds is not None or warmup_rounds != 0 or iterations != 1
         if setup is not None and not (args or kwargs or in_turn):
             chosen = CallTarget.set_up(target, lambda: arguments_made(setup()), check)
@@ -403,7 +396,6 @@ class GpuBenchmark:
             ValueError: a bound is negative, not finite or a bool, the arrays share memory, `expected` is all
                 NaN, or both are empty although no call was given an empty array.
         """
-        __tracebackhide__ = True
         self._test.verify(actual, expected, rtol, atol, expect_failure=expect_failure)
 
     def guarded(self, array: Any, name: str | None = None) -> Any:
@@ -448,10 +440,8 @@ class GpuBenchmark:
 
         The test is skipped, with the reason, if the case cannot run here.
         """
-        __tracebackhide__ = True
         self._test.measure_case(case)
 
     def reject(self, case: Case) -> None:
         """Fails the test unless the checker rejects this deliberately broken case for its declared fault."""
-        __tracebackhide__ = True
         self._test.reject(case)

@@ -161,7 +161,6 @@ def run(subject: Subject, evidence: Evidence, environment: Environment) -> None:
         NotRunError: it cannot run here, with the reason.
         NothingLaunched: it puts nothing on the GPU, and may be measured elsewhere.
     """
-    __tracebackhide__ = True
     gpu = environment.gpu
     with gpu.working(), evidence.noting_what_is_wrong(), ExitStack() as prepared:
         with phase("preparing"):
@@ -423,7 +422,6 @@ class Evidence:
     @contextmanager
     def noting_what_is_wrong(self) -> Iterator[None]:
         """Notes an `IncorrectError` that ends the block. We drop the times of what is wrong."""
-        __tracebackhide__ = True
         try:
             yield
         except IncorrectError as error:

@@ -99,10 +99,62 @@ def test_loose_bounds(gpu_benchmark):
 """
 
 
+REFUSED = """
+def test_it(gpu_benchmark):
+    out = np.zeros(4)
+    gpu_benchmark(out.fill, 0)
+    def helper():
+        LINE  # refused
+    helper()
+"""
+LINES = {
+    "gpu_benchmark(out.fill, 1)": "RuntimeError: gpu_benchmark *, and test_doubling.py:6 did: split *",
+    "gpu_benchmark.pedantic(out.fill, (1,))": "RuntimeError: gpu_benchmark measures once per test, *",
+    "gpu_benchmark.pedantic(out.fill, (1,), rounds=0)": "ValueError: pedantic(rounds=0): *",
+    "gpu_benchmark.verify(out, out)": "ValueError: actual and expected are the same object, *",
+    "gpu_benchmark.verify(out, out[::-1])": "ValueError: actual and expected share memory, *",
+    "gpu_benchmark.verify(np.array(['a']), out)": "TypeError: ndarray of dtype <U1: *",
+    "gpu_benchmark.guarded('a')": "TypeError: gpu_benchmark.guarded: builtins.str *",
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_what_is_refused_is_told_at_the_users_line_and_without_our_frames(plain, line):
+    tests, told = REFUSED.replace("LINE", line), ["> *# refused", f"E  *{LINES[line]}", "*.py:8: *Error"]
+    shown = plain(tests).stdout
+    shown.fnmatch_lines(told)
+    shown.no_fnmatch_line("*pytest_gpukern/*.py:*")
+    plain(tests, "--full-trace").stdout.fnmatch_lines(["*pytest_gpukern*/measured_test.py:*"])
+
+
+CALLED = """
+def test_it(gpu_benchmark):
+    def takes_two(x, out):
+        raise ValueError("theirs")
+    gpu_benchmark(takes_two, ARGUMENTS)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "places"),
+    [("1", ["*.py:7: TypeError"]), ("1, 2", ["*.py:7: ", "*.py:6: ValueError"])],
+)
+def test_an_error_of_what_is_called_is_shown_without_our_frames(plain, arguments, places):
+    shown = plain(CALLED.replace("ARGUMENTS", arguments)).stdout
+    shown.fnmatch_lines(places)
+    shown.no_fnmatch_line("*pytest_gpukern/*.py:*")
+
+
+def test_a_mistake_of_ours_keeps_its_frames(plain, monkeypatch):
+    monkeypatch.setattr("pytest_gpukern.check.check_call.checked_launch", None)
+    shown = plain(CALLED.replace("ARGUMENTS", "1, 2")).stdout
+    shown.fnmatch_lines(["*pytest_gpukern/check/check_call.py:*: TypeError"])
+
+
 def test_calls_are_measured_checked_and_refused(plain, pytester):
     result = plain(CALLS, "--gpukern-report=run.json")
     result.assert_outcomes(passed=10, failed=14)
-    once = "E * RuntimeError: gpu_benchmark measures once per test: split the test, or parametrize it"
+    once = "E * RuntimeError: gpu_benchmark measures once per test, and test_doubling.py:* did: split *"
     result.stdout.fnmatch_lines_random(
         [
             *[once] * 2,

@@ -214,6 +214,42 @@ def test_a_write_outside_an_allocation_is_a_fault_and_no_crash_and_a_read_there_
         assert ("wrong" in name) == (": out of bounds" in (of["diagnosis"] or "")), (name, of["diagnosis"])
 
 
+GIVEN_WRONGLY = """
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("name", ["numpy", "mixed", "chosen", "missing", "right"])
+def test_it(gpu_benchmark, name, behind):
+    x = torch.randn(7, 33)
+    kernel, args, constants = {
+        "numpy": (rows, (x.numpy(), np.empty((7, 33)), 33), {"BLOCK": 64, "MASKED": True}),
+        "mixed": (tuned_rows, (x, x.numpy(), 33), {"MASKED": True}),
+        "chosen": (tuned_rows, (x, torch.empty_like(x), 33), {"BLOCK": 64, "MASKED": True}),
+        "missing": (rows, (x, torch.empty_like(x), 33), {"BLOCK": 64}),
+        "right": (tuned_rows, (x, torch.empty_like(x), 33), {"MASKED": True}),
+    }[name]
+    if behind:
+        gpu_benchmark(lambda: kernel[(7,)](*args, **constants))  # refused
+    else:
+        gpu_benchmark(kernel[(7,)], *args, **constants)  # refused
+"""
+
+
+def test_what_triton_does_not_take_is_told_in_one_message_at_the_users_line(pytester):
+    pytester.makepyfile(test_it="import pytest\n" + KERNELS + GIVEN_WRONGLY)
+    result = pytester.runpytest_subprocess("--gpukern-simulator=auto")
+    result.assert_outcomes(passed=2, failed=8)
+    told = (
+        "rows: x, y are numpy.ndarray, but Triton's kernels take *: pass torch.as_tensor(x), *",
+        "rows: y is numpy.ndarray, but Triton's kernels take tensors of PyTorch: *",
+        "rows: BLOCK=64 is given, but triton.autotune chooses it: leave it out of the call, *",
+        "rows: no MASKED is given: pass it in the call, such as MASKED=…",
+    )
+    for text in told:
+        lines = ["> *# refused", f"E  *TypeError: {text}", "test_it.py:*: TypeError"]
+        result.stdout.fnmatch_lines(lines)
+    for theirs in ("*-packages/triton/*", "*pytest_gpukern/*.py:*"):
+        result.stdout.no_fnmatch_line(theirs)
+
+
 IN_BFLOAT16 = """
 @triton.jit
 def apply(x, y, NAME: tl.constexpr):

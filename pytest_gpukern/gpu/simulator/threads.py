@@ -43,7 +43,8 @@ class _Thread(greenlet):  # type: ignore[misc]
             except Exception:  # noqa: BLE001 - such as UnicodeDecodeError, which is not made of one string
                 located = RuntimeError(f"{where}: {type(error).__name__}: {error}")
             located.__dict__.update(error.__dict__)  # with its notes
-            raise located.with_traceback(error.__traceback__) from None
+            inside = error.__traceback__ and error.__traceback__.tb_next  # None if it takes other arguments
+            raise located.with_traceback(inside) from None
 
 
 def mend_threads() -> None:
