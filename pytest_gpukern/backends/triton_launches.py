@@ -41,9 +41,11 @@ def _given_wrongly(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         yield f"{label}: {name}={given[name]!r:.40} is given, but triton.autotune chooses it: {remedy}"
     arrays = [name for name, of in given.items() if may_be_array(of) and not hasattr(of, "data_ptr")]
     if arrays:
-        kinds = {f"{type(given[name]).__module__}.{type(given[name]).__qualname__}" for name in arrays}
+        kind = type(given[arrays[0]])
+        are = (
+            f"{', '.join(arrays)} {'are' if len(arrays) > 1 else 'is'} {kind.__module__}.{kind.__qualname__}"
+        )
         remedy = f"pass torch.as_tensor({arrays[0]}), on a GPU with device='cuda'"
-        are = f"{', '.join(arrays)} {'are' if len(arrays) > 1 else 'is'} {', '.join(sorted(kinds))}"
         yield f"{label}: {are}, but Triton's kernels take tensors of PyTorch: {remedy}"
     needed = inspect.signature(kernel).parameters.values() if inspect.isfunction(kernel) else ()
     there = {*given, *chosen, *computed}

@@ -12,7 +12,7 @@ import functools
 import itertools
 import numbers
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -482,6 +482,15 @@ class CheckedCalls(Launch):
         if calls > 1:
             return last_ns <= _QUICK_NS
         return declared or last_ns <= _VERY_SLOW_NS
+
+    def strided(self) -> Iterator[Note]:
+        """Yields a note on each given array with gaps or in another order than C, which may cost time."""
+        declared = {name: output.array for name, output in self._outputs.items()}
+        for name, array in {**self.inputs, **declared}.items():
+            if array.strides is not None:
+                steps = ", ".join(f"{stride / array.dtype.itemsize:g}" for stride in array.strides)
+                remedy = "give the call a contiguous copy, unless this layout is meant"
+                yield Note(f"{name} is not contiguous, strides ({steps}): {remedy}")
 
     @property
     def wanted_after_timing(self) -> bool:

@@ -523,7 +523,7 @@ def frames_of_variant(error: BaseException, case: Case) -> list[traceback.FrameS
 
 def what_raised(error: BaseException, case: Case, doing: str) -> str:
     """Returns what an exception says, with the innermost line of the variant's file, if one led to it."""
-    text = why_not_launched(error) or f"{type(error).__name__}: {error}"
+    text = why_not_launched(error) or f"{type(error).__name__}: {str(error).strip()}"
     what = "\n".join([text, *getattr(error, "__notes__", ())])
     frames = frames_of_variant(error, case)
     if not frames:

@@ -358,7 +358,7 @@ def diagnose_written(written: Written, at: str) -> Diagnosis | None:
         return Diagnosis.of(Fault.WRONG_VALUES, text, name)
     if count:
         text = f"{count} of {math.prod(shape)} elements still hold poison, the first at {_at(first, shape)}"
-        return Diagnosis(Fault.NOT_WRITTEN, f"{name}: {text}{at}: {_STILL_POISON}; {_SET_IT}")
+        return Diagnosis(Fault.NOT_WRITTEN, f"{name}: {text}{at}\n  {_STILL_POISON}: {_SET_IT}")
     return None
 
 

@@ -54,7 +54,8 @@ def write(report: RunReport, config: pytest.Config) -> None:
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     wrote = [f"wrote {path}" for path in report.files]
     report = dataclasses.replace(report, closing=(*wrote, *report.closing))
-    lines = render(report, width=reporter._tw.fullwidth, verbose=config.get_verbosity() > 0)
+    width, verbose = reporter._tw.fullwidth, config.get_verbosity() > 0
+    lines = render(report, width=width, verbose=verbose, told_above=config.option.tbstyle != "no")
     if report.failures:  # which pytest has just shown
         reporter.write_sep("=", "gpukern")
     for line in lines:
@@ -63,25 +64,29 @@ def write(report: RunReport, config: pytest.Config) -> None:
         reporter.write_line("")
 
 
-def render(run: RunResults, *, width: int, verbose: bool = False, details: str = "-v") -> list[Line]:
+def render(
+    run: RunResults, *, width: int, verbose: bool = False, details: str = "-v", told_above: bool = False
+) -> list[Line]:
     """Returns the conclusion, the failures, the tables of a small or `verbose` run, and the rest.
 
     The lines of the run itself stand above and below. `details` is the option that tells what is left out.
+    Of a failure that pytest has `told_above` the first line is enough.
     """
-    body = _told_of(run, width, verbose, details) if run.ran or run.skips else []
+    body = _told_of(run, width, verbose, details, told_above=told_above) if run.ran or run.skips else []
     heading = [Line(f"gpukern: {line}" if line is run.heading[0] else line) for line in run.heading]
     closing = [Line(f"gpukern: {line}") for line in run.closing]
     problems = (Line(f"gpukern: {problem}", {"red": True}) for problem in run.problems)
     return [*heading, *body, *closing, *problems]
 
 
-def _told_of(run: RunResults, width: int, verbose: bool, details: str) -> list[Line]:
+def _told_of(run: RunResults, width: int, verbose: bool, details: str, *, told_above: bool) -> list[Line]:
     problems = problems_of(run)
     rows = [row for problem in problems for row in problem.rows]
     failed = cards(run)
     lines = _conclusion(run, failed, width)
+    most = 1 if told_above else None if verbose else _LINES_OF_A_DIAGNOSIS
     for card in failed if verbose else failed[:_MOST_CARDS]:
-        lines += [*_card(card, width), Line("")]
+        lines += [*_card(card, width, most), Line("")]
     left = len(failed) - _MOST_CARDS
     if left > 0 and not verbose:
         lines += [Line(f"{left} more failures; {details} tells each"), Line("")]
@@ -107,8 +112,8 @@ def _conclusion(run: RunResults, failed: Sequence[Card], width: int) -> list[Lin
     return [*lines, Line("")] if failed or len(lines) > 1 else lines
 
 
-def _card(card: Card, width: int) -> list[Line]:
-    """Returns what failed, from what to what, since when, why, and what to do."""
+def _card(card: Card, width: int, most: int | None) -> list[Line]:
+    """Returns what failed, in `most` lines, from what to what, since when, why, and what to do."""
     markup = markup_of(card.kind) or markup_of(FAILED)
     lines = [Line(f"{card.kind}  {card.title}", markup, (card.kind,))]
 
@@ -126,7 +131,7 @@ def _card(card: Card, width: int) -> list[Line]:
     else:
         for text in card.what:
             lines_of_it = [line.strip() for line in text.split("\n")]
-            say("what", lines_of_it[:_LINES_OF_A_DIAGNOSIS])
+            say("what", lines_of_it[:most])
     say("since", card.since)
     say("why", [", ".join(card.why)])
     for label, command in (("repeat", card.repeat), ("accept", card.accept)):

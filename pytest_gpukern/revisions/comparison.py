@@ -26,7 +26,7 @@ from pytest_gpukern.revisions.git import AgainstError, Revisions, resolve, set_u
 from pytest_gpukern.revisions.sides import Ahead, Sides, Turns
 from pytest_gpukern.session import stash
 from pytest_gpukern.session.controller import Controller
-from pytest_gpukern.session.item import marker_of, measures_in, replay
+from pytest_gpukern.session.item import first_line, marker_of, measures_in, replay
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.phases import phase
@@ -251,7 +251,7 @@ def closing(cases: Mapping[str, judging.Both], removed: Sequence[str], *, uncoll
     failed: dict[str, list[str]] = {}
     for nodeid, (base, _) in cases.items():
         if (text := judging.failure_on_base(base)) is not None:
-            failed.setdefault(judging.first_line(text), []).append(nodeid)
+            failed.setdefault(first_line(text), []).append(nodeid)
     lines = []
     if known:
         some = f" ({some_of(changed)})" if changed else ""

@@ -13,6 +13,7 @@ from pytest_gpukern.gate import judge
 from pytest_gpukern.gate.change import Pair, log_ratios, percent
 from pytest_gpukern.gate.spread import SharedSpread, spread_key
 from pytest_gpukern.processes.sessions import Ending
+from pytest_gpukern.session.item import first_line
 from pytest_gpukern.values.difference import NEW_CODE, SAME_CODE
 from pytest_gpukern.values.result import Correctness, Measurement, Result, SessionRole, Verdict
 from pytest_gpukern.values.verdict_table import VerdictKind
@@ -321,10 +322,6 @@ def _why_not_comparable(case: Both, key: str) -> str | None:
         filter(None, (measurement.invalid for pair in pairs for measurement in pair)), "not measured"
     )
     return f"{valid} of {len(pairs)} pairs of sessions are valid, {FEWEST_PAIRS} needed: {invalid}"
-
-
-def first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]
 
 
 def _reported(side: Side) -> list[Ending]:

@@ -189,7 +189,7 @@ class CallSubject:
         calls = 1
         while self._calls.wants_another(calls):
             calls += 1
-            self._judge(evidence, *self._call(f"in call {calls}"), "before timing")
+            self._judge(evidence, *self._call(f"in our untimed call {calls}"), "before timing")
         evidence.add_note(*self._calls.notes)
 
     @contextmanager
@@ -259,6 +259,7 @@ class CallSubject:
         if inspect is not None:
             inspect()
         evidence.add(measurements=measurements)
+        evidence.add_note(*self._calls.strided())
         if on_gpu and environment.settings.trace:
             evidence.add_trace(lambda: timed[0].trace(self._stream))
 
@@ -308,9 +309,9 @@ class CallSubject:
         """Makes one more call, if anything of it is checked or returned."""
         if not (self._target.called_after or self._calls.wanted_after_timing):
             return
-        self._judge(evidence, *self._call("in a call after timing"), "after timing")
+        self._judge(evidence, *self._call("in our untimed call after timing"), "after timing")
         if self._target.fixed and not isinstance(self._target.executions, Rounds):
-            self._calls.repeat(self._target.next_turn, "in a call after timing")
+            self._calls.repeat(self._target.next_turn, "in our untimed call after timing")
         evidence.add_note(*self._calls.notes)
 
     def _call(self, place: str, turn: Turn | None = None) -> tuple[Made, Turn]:
@@ -336,7 +337,7 @@ class CallSubject:
             answer = check(made.returned, *args, **kwargs)
         except Exception as error:
             if not isinstance(error, NO_MISTAKES):
-                evidence.fails(f"check {when}: {error}")
+                evidence.fails(f"check {when}: {str(error).strip()}")
             raise
         wrong = complaint(answer, TypeError)
         if wrong is not None:
@@ -382,6 +383,7 @@ class LoopSubject(CallSubject):
         if timed < asked:
             evidence.add_note(Note(f"{timed} of {asked} rounds are timed: {self._refused}"))
         evidence.add(measurements=(sampler.finished(suspicion),))
+        evidence.add_note(*self._calls.strided())
 
     def recheck(self, evidence: Evidence) -> None:
         """Does nothing: the last round was checked."""

@@ -19,7 +19,7 @@ from pytest_gpukern.findings.findings import findings_that_fail
 from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.measure.rounds import Rounds, arguments_made
-from pytest_gpukern.problems.call_by_name import ProblemError, users_line
+from pytest_gpukern.problems.call_by_name import ProblemError, place_of, users_line
 from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.run.call_subject import CallSubject, CallTarget, LoopSubject, result_of
 from pytest_gpukern.run.case_subject import CaseSubject, why_not_rejected
@@ -82,7 +82,7 @@ class MeasuredTest:
         self.sent = False
         self._loading = ExitStack()
         self._example: object = None
-        self._first_use = ""
+        self._place = ""
 
     @property
     def result(self) -> Result | None:
@@ -163,6 +163,8 @@ class MeasuredTest:
 
     def _evidence_of(self, case: Case, *, rejects: bool = False) -> Evidence:
         """Returns what the spine finds out about a case; skips the test if the case cannot run here."""
+        code = case.variant.prepare.__code__ if case.variant.prepare is not None else None
+        self._place = place_of(code.co_filename, code.co_firstlineno) if code is not None else users_line()
         try:
             subject = CaseSubject(case, self.context, rejects=rejects)
             evidence = Evidence(subject.begin())
@@ -170,7 +172,7 @@ class MeasuredTest:
         except NotRunError as reason:
             pytest.skip(reason.args[0])
         except ProblemError as error:
-            self._fail(error.located)
+            self._fail(error.located, error.place)
         return evidence
 
     def verify(
@@ -211,9 +213,10 @@ class MeasuredTest:
             elif not expect_failure:
                 self.evidence.fails(wrong, errors)
         if wrong is not None and not expect_failure:
-            self._fail(f"INCORRECT: {wrong}")
+            self._fail(f"INCORRECT: {wrong}", users_line())
         if wrong is None and expect_failure:
-            self._fail(f"{name} is right, but verify(…, expect_failure=True) expects it to be wrong")
+            right = f"{name} is right, but verify(…, expect_failure=True) expects it to be wrong"
+            self._fail(right, users_line())
 
     def note_where_never_called(self) -> None:
         """Gives a test that measured nothing a row that says so, unless it only verifies or rejects."""
@@ -273,19 +276,21 @@ class MeasuredTest:
         control: Any = sys.modules.get("hypothesis.control")
         in_example = control is not None and control.currently_in_test_context()
         earlier, self._example = self._example, control.current_build_context() if in_example else None
-        self._first_use = users_line() if self.evidence is None else self._first_use
+        self._place = users_line() if self.evidence is None else self._place
         if self.evidence is None or (self._example is not earlier and not self.evidence.result.measurements):
             return
         several = "Hypothesis runs it for each example: omit --gpu-benchmark, or measure without @given"
         remedy = several if self._example is not earlier else "split the test, or parametrize it"
-        raise RuntimeError(f"gpu_benchmark measures once per test, and {self._first_use} did: {remedy}")
+        raise RuntimeError(f"gpu_benchmark measures once per test, and {self._place} did: {remedy}")
 
     def _fail_where_incorrect(self) -> None:
         if self.diagnosis is not None:
             self._fail(f"INCORRECT: {self.diagnosis}")
 
-    def _fail(self, message: str) -> NoReturn:
-        """Fails the test, at its end again if it goes on."""
+    def _fail(self, message: str, place: str = "") -> NoReturn:
+        """Fails the test, at its end again if it goes on; `place` is by default the line of the call."""
+        place = place or self._place
+        message = message if message.startswith(place) else f"{message}\n  at {place}"
         self._failed_with = message = printable_lines(message)  # pytest shows it as it is
         failed = Failed(message, pytrace=False)
         failed.evidence = self.evidence

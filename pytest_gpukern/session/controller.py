@@ -19,7 +19,7 @@ import pytest
 from msgspec import structs
 
 from pytest_gpukern.session.collection import KNOWN_CASES_OF_A_WORKER, USAGE_ERROR, left_by_files
-from pytest_gpukern.session.item import why_not_passed
+from pytest_gpukern.session.item import first_line, why_not_passed
 from pytest_gpukern.session.stash import (
     KNOWN_CASES,
     device_uuid,
@@ -265,7 +265,7 @@ class Controller:
 
         text = why_not_passed(report).removeprefix("Failed: ")
         reasons = tuple(GateFailure(**reason) for reason in by_the_gate)
-        self._failures[report.nodeid] = Failure(text.partition("\n")[0], reasons)
+        self._failures[report.nodeid] = Failure(first_line(text), reasons)
 
     def _failed_by_itself(self, nodeid: str) -> bool:
         return nodeid in self._failures and not self._failures[nodeid].by_the_gate

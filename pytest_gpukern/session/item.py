@@ -424,7 +424,20 @@ def why_not_passed(report: pytest.TestReport | pytest.CollectReport) -> str:
     if isinstance(report.longrepr, tuple):
         return str(report.longrepr[2]).removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
-    return str(crash.message if crash is not None else report.longrepr).strip()
+    if crash is None:
+        return str(report.longrepr).strip()
+    text = str(crash.message).strip()
+    if not text.replace(".", "").isidentifier():
+        return text
+    from pytest_gpukern.problems.call_by_name import place_of as place  # every run loads this module
+
+    return f"{text} in {place(crash.path, crash.lineno)}"
+
+
+def first_line(text: str) -> str:
+    """Returns the first line that says something: behind what ends with a colon, such as a name, the next."""
+    lines = list(filter(None, map(str.strip, text.split("\n"))))
+    return " ".join(lines[: 1 + text.strip().partition("\n")[0].rstrip().endswith(":")])
 
 
 def tear_down(item: pytest.Item, following: pytest.Item | None) -> None:

@@ -100,55 +100,95 @@ def test_loose_bounds(gpu_benchmark):
 
 
 REFUSED = """
+def takes_two(x, out):
+    raise ValueError("theirs")
+
 def test_it(gpu_benchmark):
     out = np.zeros(4)
-    gpu_benchmark(out.fill, 0)
     def helper():
         LINE  # refused
     helper()
 """
 LINES = {
-    "gpu_benchmark(out.fill, 1)": "RuntimeError: gpu_benchmark *, and test_doubling.py:6 did: split *",
-    "gpu_benchmark.pedantic(out.fill, (1,))": "RuntimeError: gpu_benchmark measures once per test, *",
+    "[gpu_benchmark(out.fill, n) for n in (0, 1)]": "RuntimeError: *, and test_doubling.py:10 did: split *",
     "gpu_benchmark.pedantic(out.fill, (1,), rounds=0)": "ValueError: pedantic(rounds=0): *",
     "gpu_benchmark.verify(out, out)": "ValueError: actual and expected are the same object, *",
-    "gpu_benchmark.verify(out, out[::-1])": "ValueError: actual and expected share memory, *",
+    "gpu_benchmark.verify([out], [out[::-1]])": "ValueError: actual and expected share memory, *",
     "gpu_benchmark.verify(np.array(['a']), out)": "TypeError: ndarray of dtype <U1: *",
     "gpu_benchmark.guarded('a')": "TypeError: gpu_benchmark.guarded: builtins.str *",
+    "gpu_benchmark(takes_two, 1)": "TypeError: takes_two() missing 1 required *",
+    "gpu_benchmark(takes_two, 1, 2)": "ValueError: theirs",
 }
 
 
 @pytest.mark.parametrize("line", LINES)
 def test_what_is_refused_is_told_at_the_users_line_and_without_our_frames(plain, line):
-    tests, told = REFUSED.replace("LINE", line), ["> *# refused", f"E  *{LINES[line]}", "*.py:8: *Error"]
+    tests = REFUSED.replace("LINE", line)
     shown = plain(tests).stdout
-    shown.fnmatch_lines(told)
+    shown.fnmatch_lines(["* # refused", f"E  *{LINES[line]}", "test_doubling.py:*: *Error"])
     shown.no_fnmatch_line("*pytest_gpukern/*.py:*")
     plain(tests, "--full-trace").stdout.fnmatch_lines(["*pytest_gpukern*/measured_test.py:*"])
 
 
-CALLED = """
-def test_it(gpu_benchmark):
-    def takes_two(x, out):
-        raise ValueError("theirs")
-    gpu_benchmark(takes_two, ARGUMENTS)
+def test_a_mistake_of_ours_keeps_its_frames(plain, monkeypatch):
+    monkeypatch.setattr("pytest_gpukern.check.check_call.checked_launch", None)
+    shown = plain(REFUSED.replace("LINE", "gpu_benchmark(takes_two, 1, 2)")).stdout
+    shown.fnmatch_lines(["*pytest_gpukern/check/check_call.py:*: TypeError"])
+
+
+FAILS = """
+def wrong(gpu_benchmark):
+    gpu_benchmark.verify(np.ones(3), np.zeros(3))
+
+def test_wrong(gpu_benchmark):
+    gpu_benchmark(lambda: None)
+    wrong(gpu_benchmark)
+
+def test_raises(gpu_benchmark):
+    raise ValueError("\\n\\n  said late\\nand more")
+
+def test_says_nothing(gpu_benchmark):
+    raise ValueError
+
+def test_check(gpu_benchmark):
+    def check(_):
+        np.testing.assert_array_equal(1, 2, verbose=False)
+    gpu_benchmark.pedantic(lambda: None, check=check)
 """
 
 
-@pytest.mark.parametrize(
-    ("arguments", "places"),
-    [("1", ["*.py:7: TypeError"]), ("1, 2", ["*.py:7: ", "*.py:6: ValueError"])],
-)
-def test_an_error_of_what_is_called_is_shown_without_our_frames(plain, arguments, places):
-    shown = plain(CALLED.replace("ARGUMENTS", arguments)).stdout
-    shown.fnmatch_lines(places)
-    shown.no_fnmatch_line("*pytest_gpukern/*.py:*")
+@pytest.mark.parametrize("options", [(), ("--tb=no",)])
+def test_a_failure_is_told_whole_once_with_its_place_and_by_a_line_that_says_something(plain, options):
+    shown = plain(FAILS, *options).stdout
+    whats = [line.partition("what")[2].strip() for line in shown.lines if line.startswith("  what ")]
+    assert set(whats) == {
+        "output: wrong values: 3 of 3 elements outside rtol=1e-09, atol=1e-09",
+        "check before timing: Arrays are not equal",
+        "ValueError: said late",
+        "ValueError in test_doubling.py:15",
+    }
+    assert shown.str().count("first mismatch at [0]: expected 0.0, actual 1.0") == 1
+    if not options:
+        shown.fnmatch_lines(["INCORRECT: output: *", "  first mismatch at *", "  at test_doubling.py:5"])
 
 
-def test_a_mistake_of_ours_keeps_its_frames(plain, monkeypatch):
-    monkeypatch.setattr("pytest_gpukern.check.check_call.checked_launch", None)
-    shown = plain(CALLED.replace("ARGUMENTS", "1, 2")).stdout
-    shown.fnmatch_lines(["*pytest_gpukern/check/check_call.py:*: TypeError"])
+LAYOUTS = """
+x, out = np.ones((8, 8)), np.ones(8)
+
+@pytest.mark.gpu_benchmark(outputs="out")
+@pytest.mark.parametrize("given", [(x.T, out), (x, np.ones(16)[::2]), (x[:1], out), (x[:, None], out)])
+def test_it(gpu_benchmark, given):
+    def call(x, out):
+        out[:] = x[0, 0] if x.ndim == 2 else x[0, 0, 0]
+    gpu_benchmark(call, *given)
+"""
+
+
+def test_a_measured_call_notes_which_arrays_are_not_contiguous(plain, pytester):
+    plain(LAYOUTS, "--gpukern-report=run.json")
+    notes = [[note["text"] for note in of["notes"]] for of in results_in(pytester.path / "run.json").values()]
+    told = [text.partition(": ")[0] for texts in notes for text in texts or [""]]
+    assert told == ["x is not contiguous, strides (1, 8)", "out is not contiguous, strides (2)", "", ""]
 
 
 def test_calls_are_measured_checked_and_refused(plain, pytester):

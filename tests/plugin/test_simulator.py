@@ -196,7 +196,7 @@ IN_THE_SIMULATOR = [
     (
         "test_declared_forgets_the_last",
         "FAILED",
-        "INCORRECT: y: 1 of 8 elements still hold poison, the first at [7], in call 2",
+        "INCORRECT: y: 1 of 8 elements still hold poison, the first at [7], in our untimed call 2",
     ),
 ]
 

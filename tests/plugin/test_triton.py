@@ -237,14 +237,13 @@ def test_what_triton_does_not_take_is_told_in_one_message_at_the_users_line(pyte
     pytester.makepyfile(test_it="import pytest\n" + KERNELS + GIVEN_WRONGLY)
     result = pytester.runpytest_subprocess("--gpukern-simulator=auto")
     result.assert_outcomes(passed=2, failed=8)
-    told = (
-        "rows: x, y are numpy.ndarray, but Triton's kernels take *: pass torch.as_tensor(x), *",
-        "rows: y is numpy.ndarray, but Triton's kernels take tensors of PyTorch: *",
-        "rows: BLOCK=64 is given, but triton.autotune chooses it: leave it out of the call, *",
-        "rows: no MASKED is given: pass it in the call, such as MASKED=…",
-    )
-    for text in told:
-        lines = ["> *# refused", f"E  *TypeError: {text}", "test_it.py:*: TypeError"]
+    for text in (
+        "x, y are numpy.ndarray, but Triton's kernels take tensors of PyTorch: pass torch.as_tensor(x), *",
+        "y is numpy.ndarray, but Triton's kernels take tensors of PyTorch: *",
+        "BLOCK=64 is given, but triton.autotune chooses it: leave it out of the call, *",
+        "no MASKED is given: pass it in the call, such as MASKED=…",
+    ):
+        lines = ["> *# refused", f"E  *TypeError: rows: {text}", "test_it.py:*: TypeError"]
         result.stdout.fnmatch_lines(lines)
     for theirs in ("*-packages/triton/*", "*pytest_gpukern/*.py:*"):
         result.stdout.no_fnmatch_line(theirs)

@@ -688,7 +688,7 @@ def test_without_a_reference_a_gap_is_still_found():
     error = rejected(misses_the_tail, statistical(lambda runs: None))
     assert error.diagnosis.fault is Fault.NOT_WRITTEN
     assert error.diagnosis.message.startswith(
-        "out: 1 of 8 elements still hold poison, the first at [7]: never written, or added to"
+        "out: 1 of 8 elements still hold poison, the first at [7]\n  never written, or added to"
     )
 
 
