@@ -242,7 +242,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Puts the result on the report as plain JSON; what a subtest raises comes here alone."""
     skip_subtest(item, call)
-    if call.excinfo is not None:
+    if call.excinfo is not None or getattr(item, "_excinfo", None):
         from pytest_gpukern.session.frames import shorten  # every run loads this module
 
         shorten(item, call)

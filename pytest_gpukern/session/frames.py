@@ -6,6 +6,7 @@ import itertools
 import linecache
 import sys
 from types import TracebackType
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,14 @@ _US = "pytest_gpukern"
 
 def shorten(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
     """Has pytest show an error at the user's lines; a mistake of ours keeps all frames."""
-    if call.excinfo is None or item.config.getoption("fulltrace", False):
-        return
-    error, frames = call.excinfo.value, [call.excinfo.tb]
+    if not item.config.getoption("fulltrace", False):
+        call.excinfo = call.excinfo and _shortened(item, call.excinfo)
+        kept = getattr(item, "_excinfo", None) or []  # unittest's, which pytest prefers
+        kept[:] = [_shortened(item, each) for each in kept]
+
+
+def _shortened(item: pytest.Item, shown: pytest.ExceptionInfo[Any]) -> pytest.ExceptionInfo[Any]:
+    error, frames = shown.value, [shown.tb]
     while frames[-1].tb_next is not None:
         frames.append(frames[-1].tb_next)
     others = [at for at in frames if _package(at) != _US]
@@ -29,16 +35,16 @@ def shorten(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
             error = TypeError(why)
             others = [*itertools.takewhile(lambda at: _package(at) != "triton", others)]
     if all(map(_is_of_a_library, others)):
-        return
+        return shown
     if _package(frames[-1]) == _US:
         if not _refuses(frames[-1]):
-            return
+            return shown
         while _is_of_a_library(others[-1]):
             others.pop()
     linked = None
     for at in reversed(others):
         linked = TracebackType(linked, at.tb_frame, at.tb_lasti, at.tb_lineno)
-    call.excinfo = pytest.ExceptionInfo.from_exception(error.with_traceback(linked))
+    return pytest.ExceptionInfo.from_exception(error.with_traceback(linked))
 
 
 def _refuses(at: TracebackType) -> bool:

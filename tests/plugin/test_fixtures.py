@@ -130,6 +130,16 @@ def test_what_is_refused_is_told_at_the_users_line_and_without_our_frames(plain,
     plain(tests, "--full-trace").stdout.fnmatch_lines(["*pytest_gpukern*/measured_test.py:*"])
 
 
+def test_a_test_of_unittest_shows_what_is_refused_without_our_frames_too(plain):
+    uses = (
+        "@pytest.fixture(autouse=True)\n    def uses(self, gpu_benchmark):\n        self.used = gpu_benchmark"
+    )
+    refused = "def test_it(self):\n        self.used.guarded('a')  # refused"
+    shown = plain(f"import unittest\nclass TestIt(unittest.TestCase):\n    {uses}\n    {refused}\n").stdout
+    shown.fnmatch_lines([">  *# refused", "test_doubling.py:9: TypeError"])
+    shown.no_fnmatch_line("*pytest_gpukern/*.py:*")
+
+
 def test_a_mistake_of_ours_keeps_its_frames(plain, monkeypatch):
     monkeypatch.setattr("pytest_gpukern.check.check_call.checked_launch", None)
     shown = plain(REFUSED.replace("LINE", "gpu_benchmark(takes_two, 1, 2)")).stdout
