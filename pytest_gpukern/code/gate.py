@@ -17,6 +17,7 @@ from pytest_gpukern.code.record import CodeRecords, growth, judged, load
 from pytest_gpukern.gpu.theory import MULTIPROCESSORS
 from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions, Ending
+from pytest_gpukern.report.run import AGAINST, CODE_ON_RECORD
 from pytest_gpukern.report.units import counted
 from pytest_gpukern.revisions.git import AgainstError, resolve, worktree
 from pytest_gpukern.revisions.sides import Sides
@@ -119,11 +120,11 @@ class CodeGate:
     def _before(self, found: ChildRun, children: ChildSessions, groups: _Groups) -> dict[str, _Code]:
         """Returns test → its code at the other revision, or else on record."""
         if self._revisions is not None:
-            self._controller.compared_with = f"against {self._revisions.short}"
+            self._controller.compared_with = f"{AGAINST}{self._revisions.short}"
             with worktree(self._revisions) as tree:
                 found = _in_processes(children, groups, Sides.of(self._revisions, tree).moved)
             return {nodeid: of.code for nodeid, (_, _, of) in found.endings.items() if of is not None}
-        self._controller.compared_with = "recorded code"
+        self._controller.compared_with = CODE_ON_RECORD
         endings = found.endings if self._settings.baseline != "off" else {}
         cases = {nodeid: of.case for nodeid, (_, _, of) in endings.items() if of is not None}
         return {nodeid: self._records.file_of(case).of(case.id) for nodeid, case in cases.items()}

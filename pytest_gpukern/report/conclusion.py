@@ -28,9 +28,10 @@ from pytest_gpukern.report.records import accept, repeat
 from pytest_gpukern.report.rows import OTHER_CARD, ceiling_shares, doubt_about
 from pytest_gpukern.report.run import BASELINE, RunResults
 from pytest_gpukern.values.difference import DEVICE, NEW_CODE, SAME_CODE
+from pytest_gpukern.values.failure_table import FAILURES, KIND_OF_FINDING
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.note import NO_GPU
-from pytest_gpukern.values.result import Correctness, Result, SessionRole, Verdict, sizes_text
+from pytest_gpukern.values.result import Correctness, GateFailure, Result, SessionRole, Verdict, sizes_text
 from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone, VerdictKind, severity
 
 _SHOWN = 3
@@ -372,7 +373,7 @@ def cards(run: RunResults) -> list[Card]:
             made += [
                 _of_time(run, result, reason.key, reason.kind, series.get((result.case.id, reason.key)))
                 if reason.key
-                else _of_test(run, nodeid, result, reason.kind.upper(), reason.text)
+                else _of_finding(run, nodeid, result, reason)
                 for reason in failure.reasons
             ]
     groups = grouped((_group(card), card) for card in made)
@@ -385,6 +386,13 @@ def _of_test(run: RunResults, nodeid: str, result: Result | None, kind: str, tex
     if result is None or kind != INCORRECT:
         return card
     return dataclasses.replace(card, since=_since(run, result), why=tuple(_rounded_like(result)))
+
+
+def _of_finding(run: RunResults, nodeid: str, result: Result, reason: GateFailure) -> Card:
+    """Returns the card of a finding, with a command that accepts it where it is one since the record."""
+    card = _of_test(run, nodeid, result, reason.kind.upper(), reason.text)
+    since_record = FAILURES[kind].needs_record if (kind := KIND_OF_FINDING.get(reason.kind)) else False
+    return dataclasses.replace(card, accept=accept(run, [result]) if since_record else "")
 
 
 def _of_time(run: RunResults, result: Result, key: str, kind: str, trend: Trend | None) -> Card:
@@ -446,6 +454,7 @@ def _together(run: RunResults, group: Sequence[Card]) -> Card:
         since=first.since if len({card.since for card in group}) == 1 else (),
         why=tuple(dict.fromkeys(text for card in group for text in card.why)),
         repeat=repeat(run, nodeids, results),
+        accept=accept(run, [*filter(None, results)]) if first.accept else "",
     )
 
 

@@ -13,21 +13,25 @@ from pytest_gpukern.values.verdict_table import INCORRECT
 def properties(run: RunResults) -> list[tuple[str, str]]:
     """Returns names and values as text, of a run of one test, without empty ones.
 
-    They are of the scope that the report shows first. The headline is of the failure. Changes are relative,
-    0.05 for 5 % longer, within a 90 % interval.
+    They are of the scope that the report shows first. Headline, since when, why and the command to repeat are
+    of the worst failure. Changes are relative, 0.05 for 5 % longer, within a 90 % interval.
     """
     (result,) = run.results
     time = next(iter(result.measurements), None)
     kind, reason, verdict = judged(result, time, run.own_failure(result))
     timed = time if not result.simulated and kind != INCORRECT else None
+    card = next(iter(cards(run)), None)
     values = {
-        "headline": next((f"{card.kind}: {card.headline}" for card in cards(run)), ""),
+        "headline": f"{card.kind}: {card.headline}" if card else "",
         "time_ns": _number(timed.summary.median_ns, 3) if timed else "",
         "change": _change(verdict.ratio) if verdict else "",
         "low": _change(verdict.ratio_low) if verdict else "",
         "high": _change(verdict.ratio_high) if verdict else "",
         "verdict": kind,
         "reason": reason.partition("\n")[0],
+        "since": "; ".join(card.since) if card else "",
+        "why": ", ".join(card.why) if card else "",
+        "repeat": card.repeat if card else "",
         "device": result.fingerprint.hardware(on_gpu=result.case.on_gpu) or "",
     }
     return [(f"gpukern.{name}", printable(value)) for name, value in values.items() if value]

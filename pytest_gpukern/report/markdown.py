@@ -5,27 +5,31 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from pytest_gpukern.report import units
 from pytest_gpukern.report.conclusion import Card, Others, cards, context, headline, others
 from pytest_gpukern.report.layout import tied
+from pytest_gpukern.report.records import accept
 from pytest_gpukern.report.run import RunResults
-from pytest_gpukern.report.summary import outcomes, totals
+from pytest_gpukern.report.summary import outcomes
 from pytest_gpukern.values.untrusted_json import bounded, printable
-from pytest_gpukern.values.verdict_table import STATES
+from pytest_gpukern.values.verdict_table import STATES, VerdictKind
 
 MARKER = "<!-- gpukern -->"
 """The first line of a comment, by which a workflow finds the one that it wrote before."""
-LONGEST_COMMENT = 65_536
-"""Characters that GitHub takes in a comment."""
+LONGEST_COMMENT = 65_536 - 1_000
+"""Characters that GitHub takes in a comment, without those that a workflow may add below."""
 
 _LONGEST_NAME = 200
 _LONGEST_TEXT = 500
 _MOST_ROWS, _FEW = 10, 3
-"""Failures in the first table, and those whose reasons stand below it unfolded: a screen of a comment."""
-_HEAD = "| verdict | case | change | record → now | of limit |\n|---|---|---|---|---|"
-_HEAD_OF_CHANGES = "| verdict | cases | change | cause |\n|---|---|---|---|"
+"""Failures in the first table, and those whose commands stand below it unfolded: a screen of a comment."""
+_HEAD = "| verdict | case | change | {before} → now | of limit | reason |\n|---|---|---|---|---|---|"
+_HEAD_OF_CHANGES = "| verdict | cases | change | reason |\n|---|---|---|---|"
+_LABEL = "slower on purpose"
+"""The label of a pull request that the workflow of `gpukern init` reads."""
 _CUT = "More does not fit: `gpukern report` tells it."
 _URL = re.compile(r"https?://[\w.:/-]+")
 _MARKUP = re.compile(r"[!\"#$&'*:<>?@\[\\\]^_`{|}~]|(?<=www)\.", re.IGNORECASE)
@@ -33,7 +37,7 @@ _MARKUP = re.compile(r"[!\"#$&'*:<>?@\[\\\]^_`{|}~]|(?<=www)\.", re.IGNORECASE)
 
 
 def comment(run: RunResults) -> str:
-    """Returns a comment for a pull request, of at most 65,536 characters; its first line is `MARKER`."""
+    """Returns a pull request's comment, of at most `LONGEST_COMMENT` characters; it begins with `MARKER`."""
     return f"{MARKER}\n{summary(run, most=LONGEST_COMMENT - len(MARKER) - 1)}"
 
 
@@ -52,20 +56,28 @@ def summary(run: RunResults, *, most: int) -> str:
     """
     failed, changed = cards(run), others(run)
     title = f"### gpukern: {unmarked(str(headline(run, failed)))}"
-    counted = [
-        _links(run),
-        *map(unmarked, (outcomes(run) if changed else totals(run), *context(run), *run.problems)),
-    ]
-    last = " · ".join(_fitting([text for text in counted if text], most // 4))
     since = [f"{unmarked(text)}\n" for text in run.since_record]
     changes = [_HEAD_OF_CHANGES, *map(_changed, changed)] if changed else []
-    few, more = failed if len(failed) <= _FEW else [], failed[_MOST_ROWS:]
+    unfailed = _summary_of(run, changed)
+    count, compiled = sum(run.kinds[kind] for kind in VerdictKind), any(of.code for of in run.results)
+    of_all = f"of {units.counted(count, 'case' if compiled else 'time')}: "
+    told = f"{of_all}{unfailed}" if unfailed and not (since or changes) else ""
+    of_run = [text for text in context(run) if not run.base or not text.startswith("compared with ")]
+    counted = [_links(run), *map(unmarked, (_revisions(run), outcomes(run), told, *of_run, *run.problems))]
+    last = " · ".join(_fitting([text for text in counted if text], most // 4))
+    head, more = _HEAD.format(before="base" if run.base else "record"), failed[_MOST_ROWS:]
+    some, others_too = (f" the worst {_FEW}", ", and how to repeat the others") if failed[_FEW:] else ("", "")
     sections = [
-        _Section(_HEAD, [_row(card) for card in failed[:_MOST_ROWS]]),
-        *(_Section("", [reason]) for card in few if (reason := _reason(card))),
-        _folded(f"{len(more)} more failures", _HEAD, map(_row, more)),
-        _folded("Evidence, commands to repeat and to accept", "", map(_evidence, failed)),
-        _folded(_summary_of(run, changed) or "since the record", "", [*since, *changes]),
+        _Section(head, [_row(card) for card in failed[:_MOST_ROWS]]),
+        _commands(f"To repeat{some}", [card.repeat for card in failed[:_FEW]]),
+        *_to_accept(run, failed),
+        _folded(f"{len(more)} more failures", head, map(_row, more)),
+        _folded(
+            f"Evidence{others_too}",
+            "",
+            [_evidence(card, repeat=place >= _FEW) for place, card in enumerate(failed)],
+        ),
+        _folded(unfailed or "since the record", "", [*since, *changes]),
     ]
     room, parts, cut = most - len(f"{title}\n\n{last}\n\n{_CUT}\n\n".encode()), [title], False
     for before, lines, behind in sections:
@@ -85,7 +97,7 @@ def _fitting(texts: Sequence[str], most: int) -> list[str]:
 
 
 def _row(card: Card) -> str:
-    """Returns a row of the table; no number of it breaks, and no cell takes more than two lines."""
+    """Returns a row of the table; no number of it breaks."""
     change, cells = card.change, ("", "", "")
     if change is not None:
         interval = f"<br>{unmarked(change.interval)}" if change.interval else ""
@@ -93,28 +105,60 @@ def _row(card: Card) -> str:
     scope = f" {card.scope}" if card.scope not in ("", "kernel") else ""
     figures = " | ".join(cell.replace(" ", "\N{NO-BREAK SPACE}") for cell in cells)
     sizes = unmarked(f" {', '.join(card.sizes)}") if card.sizes else ""
-    return f"| **{unmarked(card.kind)}** | {_code(card.name)}{sizes}{scope} | {figures} |"
+    return f"| **{unmarked(card.kind)}** | {_code(card.name)}{sizes}{scope} | {figures} | {_reason(card)} |"
 
 
 def _reason(card: Card) -> str:
-    texts = [*card.since, ", ".join(card.why)]
-    texts = [card.headline, *texts] if card.change is None else texts
-    words = ". ".join(text[0].upper() + text[1:] for text in texts if text)
-    return f"**{unmarked(card.kind)}** {unmarked(words)}." if words else ""
+    """Returns why it failed: what is wrong, since when, and what else changed; else the limit it passed."""
+    texts = [card.headline.rstrip(":") if card.change is None else "", *card.since, ", ".join(card.why)]
+    beyond = f"above the threshold of {units.share(card.threshold)}" if card.threshold else ""
+    return unmarked("; ".join(filter(None, texts)) or beyond)
 
 
-def _evidence(card: Card) -> str:
+def _commands(title: str, commands: Iterable[str]) -> _Section:
+    """Returns lines of a shell below a title; a backtick in a name does not end them."""
+    lines = [printable(command) for command in dict.fromkeys(commands) if command]
+    fence = "`" * (1 + max(map(len, ("``", *re.findall("`+", "".join(lines))))))
+    return _Section("\n".join(filter(None, (title and f"**{title}**\n", f"{fence}sh"))), lines, fence)
+
+
+def _to_accept(run: RunResults, failed: Sequence[Card]) -> Iterator[_Section]:
+    """Yields how to accept what is no mistake: a command, the label where revisions were compared."""
+    acceptable = [card for card in failed if card.accept]
+    by_label = run.base and any(card.kind not in STATES or STATES[card.kind].fail_on for card in failed)
+    if acceptable:
+        results = {result.nodeid: result for card in acceptable for result in card.results if result}
+        yield _commands("To accept what is meant", [accept(run, [*results.values()])])
+    elif by_label:
+        label = f"In the workflow of `gpukern init`: give the pull request the label `{_LABEL}`."
+        yield _Section("**To accept what is meant**\n", [f"{label} Elsewhere: `--gpukern-fail-on=none`."])
+    if advice := next((card.advice for card in failed if card.advice), ""):
+        yield _Section("", [f"{unmarked(advice[:1].upper() + advice[1:])}."])
+
+
+def _evidence(card: Card, *, repeat: bool) -> str:
     texts = [unmarked(line.strip()) for text in card.what for line in text.split("\n")]
-    lines = "<br>\n".join([_code(card.title), *filter(None, (*texts, _reason(card)))])
-    commands = "\n".join(printable(command) for command in (card.repeat, card.accept) if command)
-    fence = "`" * (1 + max(2, *(len(run) for run in re.findall("`+", commands)), 2))
-    return f"{lines}\n\n{fence}sh\n{commands}\n{fence}\n"
+    texts += map(unmarked, (*card.since, ", ".join(card.why)))
+    lines = "<br>\n".join([_code(card.title), *filter(None, texts)])
+    before, commands, behind = _commands("", [card.repeat] if repeat else [])
+    return "\n".join([lines, "", *([before, *commands, behind, ""] if commands else [])])
 
 
 def _summary_of(run: RunResults, changed: Sequence[Others]) -> str:
-    by_kind = Counter(other.kind for other in changed for _ in other.names)
-    silent = {kind: run.kinds[kind] for kind in STATES if run.kinds[kind] and not STATES[kind].told}
-    return ", ".join(f"{count} {kind.lower()}" for kind, count in (*by_kind.items(), *silent.items()))
+    """Returns `1 faster, 95 unchanged`: what failed no test, by kind; what is the same is listed nowhere."""
+    counts = Counter(other.kind.lower() for other in changed for _ in other.names)
+    for kind in STATES:
+        if not STATES[kind].told:
+            same = kind in (VerdictKind.SAME, VerdictKind.SAME_CODE)
+            counts["unchanged" if same else kind.lower()] += run.kinds[kind]
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+
+
+def _revisions(run: RunResults) -> str:
+    """Returns `de4e019…0f3a2b1`, the base and what was measured; where nothing was measured, the base."""
+    heads = (of.provenance.state for of in run.results if of.provenance)
+    head = next(filter(None, heads), "")
+    return f"{run.base}…{head}" if run.base and head else run.base and run.compared_with
 
 
 def _changed(other: Others) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,12 +15,13 @@ from pytest_gpukern.measure.host_load import BUSY_HOST, others_share
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.report import units
 from pytest_gpukern.report.forms import RunReport
-from pytest_gpukern.report.run import BASELINE, Advice, RunResults
+from pytest_gpukern.report.run import BASELINE, CODE_ON_RECORD, Advice, RunResults
+from pytest_gpukern.values.failure_table import BY_DEFAULT, FAILURES, KIND_OF_FINDING
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.note import NO_GPU, About
 from pytest_gpukern.values.options import OPTIONS, try_the_simulator, values_of
 from pytest_gpukern.values.result import Result
-from pytest_gpukern.values.verdict_table import VerdictKind
+from pytest_gpukern.values.verdict_table import STATES, VerdictKind
 
 _SHAPE_RECORDS = ("all", "device", "timer", "cache", "scope", "backend", "size", "axis", "baseline-dir")
 
@@ -105,12 +106,15 @@ def _to_accept(report: RunReport, config: pytest.Config) -> str | Advice:
 
 
 def accept(run: RunResults, slower: Sequence[Result]) -> str:
-    """Returns the command that takes times for the new normal; nothing where no record was compared with.
+    """Returns the command that takes times or code for the new normal; nothing where no record counted.
 
-    A run that was written to a file is merged, in the run's rootdir; else the tests measure again.
+    A run that was written to a file is merged, in the run's rootdir; else the tests measure again. Machine
+    code is compiled again.
     """
-    if run.compared_with != BASELINE:
+    if run.compared_with not in (BASELINE, CODE_ON_RECORD):
         return ""
+    if any(result.code for result in slower):
+        return shlex.join(_update(run, slower))
     report = run if isinstance(run, RunReport) else None
     written, folder = (report.settings.run_file, report.settings.baseline_dir) if report else (None, None)
     file = os.path.relpath(written) if written is not None else run.name
@@ -148,14 +152,32 @@ def _of_gone(stale: ToPrune, config: pytest.Config) -> Iterator[Advice]:
     yield Advice(f"{gone}: {some_of(stale.ids)}; to remove", command)
 
 
-def _update(report: RunReport, results: Sequence[Result]) -> list[str]:
+def _update(run: RunResults, results: Sequence[Result]) -> list[str]:
     tests = [result.nodeid for result in results]
-    update = ["--gpu-benchmark", "--gpukern-baseline=update", "--gpukern-reason=TEXT"]
-    return ["pytest", *(tests if len(tests) <= SHOWN else ["TEST…"]), *update, *report.shaping]
+    what = _compiled(results) or ["--gpu-benchmark"]
+    update = [*what, "--gpukern-baseline=update", "--gpukern-reason=TEXT"]
+    shaping = run.shaping if isinstance(run, RunReport) else ()
+    which = _selecting(tests, results if any(result.code for result in results) else (), "TEST…")
+    return ["pytest", *which, *update, *shaping]
+
+
+def _selecting(tests: Sequence[str], results: Iterable[Result], otherwise: str) -> list[str]:
+    """Returns what selects tests: their names; of many, where all are of one variant, that one."""
+    variants = {f"{result.case.problem}/{result.case.label}" for result in results}
+    variant = variants.pop() if len(variants) == 1 else ""
+    if len(tests) <= SHOWN:
+        return [*tests]
+    files = dict.fromkeys(test.partition("::")[0] for test in tests)
+    return [*files, "-k", variant] if variant and all(variant in test for test in tests) else [otherwise]
+
+
+def _compiled(results: Iterable[Result]) -> list[str]:
+    architectures = {name: None for result in results for name in result.code}
+    return [f"--gpukern-code={','.join(architectures)}"] if architectures else []
 
 
 def repeat(run: RunResults, tests: Sequence[str], results: Sequence[Result | None]) -> str:
-    """Returns the command that runs tests again as they ran; of many, those that failed last.
+    """Returns the command that runs tests again as they ran, and lets the same fail; of many, those of --lf.
 
     A baseline names cases, and no tests to run.
     """
@@ -164,15 +186,30 @@ def repeat(run: RunResults, tests: Sequence[str], results: Sequence[Result | Non
         return ""
     simulated = any(result.simulated for result in known)
     seeds = {result.seed for result in known if result.seed is not None}
-    which = [*tests] if len(tests) <= SHOWN else ["--lf"]
-    measured = ["--gpu-benchmark"] if run.measured and not simulated else []
-    simulator = ["--gpukern-simulator=always"] if simulated else []
-    architectures = {name: None for result in known for name in result.code}
-    if isinstance(run, RunReport) and not architectures:
-        architectures = dict.fromkeys(run.settings.code)
-    simulator += [f"--gpukern-code={','.join(architectures)}"] if architectures else []
-    seed = [f"--gpukern-seed={seeds.pop()}"] if len(seeds) == 1 else []
-    return shlex.join(["pytest", *which, *measured, *simulator, *seed])
+    which = _selecting(tests, known if len(known) == len(results) else (), "--lf")
+    settings = run.settings if isinstance(run, RunReport) else None
+    measures = run.measured or (settings is not None and settings.benchmark)  # also where all are wrong
+    how = ["--gpu-benchmark"] if measures and not simulated else []
+    how += ["--gpukern-simulator=always"] if simulated else []
+    code = [f"--gpukern-code={','.join(settings.code)}"] if settings and settings.code else []
+    code = _compiled(known) or code
+    how += code
+    how += [f"--gpukern-against={run.base}"] if run.base and (code or "--gpu-benchmark" in how) else []
+    hosts = {result.nodeid for result in known if not result.case.on_gpu}
+    kinds = {by: None for test in tests for by in _fails_by(run, test, on_host=test in hosts)}
+    how += [f"--gpukern-fail-on={','.join(kinds)}"] if kinds else []
+    how += [f"--gpukern-seed={seeds.pop()}"] if len(seeds) == 1 else []
+    return shlex.join(["pytest", *which, *how])
+
+
+def _fails_by(run: RunResults, test: str, *, on_host: bool) -> Iterator[str]:
+    """Yields the kinds of `--gpukern-fail-on` by which a test failed, without those that fail by default."""
+    for reason in run.failures[test].reasons if test in run.failures else ():
+        state = STATES.get(reason.kind)
+        by = state.fail_on if state else KIND_OF_FINDING.get(reason.kind, reason.kind)
+        yield from {by} & (FAILURES.keys() - {*BY_DEFAULT})
+        if on_host and state and state.fail_on:
+            yield "host"
 
 
 def _written(report: WriteReport, results: Sequence[Result]) -> list[str]:

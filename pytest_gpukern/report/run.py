@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +19,10 @@ from pytest_gpukern.values.result import GateFailure, Measurement, Result
 from pytest_gpukern.values.stored import Stored
 from pytest_gpukern.values.verdict_table import VerdictKind
 
-BASELINE = "baseline"
+BASELINE, CODE_ON_RECORD = "baseline", "recorded code"
 """What a run is compared with, unless it names a revision or another run."""
+AGAINST = "against "
+"""What stands before the short commit of a revision, where a run is compared with one."""
 
 
 class EmptyReportError(Exception):
@@ -114,6 +117,12 @@ class RunResults:
     def ran(self) -> bool:
         """Whether any test came to an end: one that passed, failed or rejected a broken case."""
         return bool(self.results or self.rejected or self.failures)
+
+    @property
+    def base(self) -> str:
+        """Short commit that it is compared with, as `--gpukern-against` takes it; empty for no revision."""
+        named = re.fullmatch(f"{AGAINST}([0-9a-f]{{4,40}})", self.compared_with)
+        return named[1] if named else ""
 
     @functools.cached_property
     def measured(self) -> bool:

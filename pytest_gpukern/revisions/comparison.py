@@ -21,6 +21,7 @@ from pytest_gpukern.gate.spread import SharedSpread
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.process import Process
 from pytest_gpukern.report.records import some_of
+from pytest_gpukern.report.run import AGAINST
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import AgainstError, Revisions, resolve, set_up, worktree
 from pytest_gpukern.revisions.sides import Ahead, Sides, Turns
@@ -170,7 +171,7 @@ class Against:
                 self._controller.listed[nodeid] = turns.head[0].listed[nodeid]
         removed = [nodeid for nodeid in turns.base[0].others if nodeid not in self._collected]
         uncollected = any(map(turns.base[0].why_uncollected, cases))
-        self._controller.compared_with = f"against {self._revisions.short}"
+        self._controller.compared_with = f"{AGAINST}{self._revisions.short}"
         self._controller.heading = heading(self._revisions, 2 * first, turns.code())
         self._controller.closing = closing(cases, removed, uncollected=uncollected)
 

@@ -248,13 +248,30 @@ class Controller:
         if report.failed:
             self._note_failure(report, carried.get("gate_failures") or ())
         if self._config.getoption("xmlpath", None):
+            from pytest_gpukern.report.forms import RunReport
             from pytest_gpukern.report.junit import properties
-            from pytest_gpukern.report.run import RunResults
 
             test = report.nodeid
-            failures = {test: self._failures[test]} if test in self._failures else {}
-            of_test = RunResults([self._results[test]], {test: self._sessions[test]}, failures=failures)
+            failed = {test: self._failures[test]} if test in self._failures else {}
+            of_test = RunReport(
+                [self._results[test]],
+                {test: self._sessions[test]},
+                failures=failed,
+                history=self._recorded(self._results[test]) if failed else {},
+                compared_with=self.compared_with,
+                settings=settings_of(self._config),
+            )
             report.user_properties += properties(of_test)
+
+    def _recorded(self, result: Result) -> dict[str, Record]:
+        """Returns the record of a test under its id, as far as reports show it; nothing without one."""
+        store, settings = environment_of(self._config).store, settings_of(self._config)
+        if not settings.benchmark or settings.baseline == "off":
+            return {}
+        with contextlib.suppress(FileError):  # reported elsewhere
+            recorded = store.baseline(result.case, self._model_key(result)).cases.get(result.case.id)
+            return {result.nodeid: recorded.for_report()} if recorded is not None else {}
+        return {}
 
     def _note_failure(self, report: pytest.TestReport, by_the_gate: Sequence[JsonDict] = ()) -> None:
         """Notes why the gate failed a test, or the first line of another failure, which counts before."""

@@ -15,6 +15,8 @@ from made_up_runs import whole_run
 from repositories import Repository
 
 from pytest_gpukern.cli import main as cli
+from pytest_gpukern.report.forms import file_content
+from pytest_gpukern.report.run_file import read_run
 
 from .conftest import properties_in
 
@@ -162,6 +164,7 @@ def changed(tmp_path_factory):
     noted = repository.top.parent / "noted"
     found = run(repository, *options, NOTED=str(noted))
     found.top, found.noted_by_base = repository.top, noted.read_text()
+    found.base = repository.git("rev-parse", "HEAD")[:7]
     return read(found, repository)
 
 
@@ -212,6 +215,14 @@ def test_all_forms_of_the_report_have_what_both_sides_came_to(changed):
     first = found["test_doubling[doubling/numba.first/n=8]"]
     assert (first["verdict"], first["change"]) == ("SLOWER", "0.1")
     assert found["test_doubling[doubling/numba.second/n=8]"]["verdict"] == "SAME"
+    base = changed.base
+    comment = file_content(Path("c.md"), [read_run(changed.top / "run.json")])
+    repeat = "pytest 'test_doubling.py::test_doubling[doubling/numba.first/n=8]' --gpu-benchmark"
+    assert f"{repeat} --gpukern-against={base}" in first["repeat"]
+    assert f"{repeat} --gpukern-against={base}" in comment
+    assert f"{base}…{base} with" in comment
+    assert "| base → now |" in comment
+    assert "the label `slower on purpose`" in comment
     in_benchmarks_table = r"^test_doubling\[doubling/numba\.first/n=8\] +1\.099\d+ "
     assert re.search(in_benchmarks_table, changed.out, re.MULTILINE), "the working tree's numbers"
 

@@ -162,8 +162,14 @@ def test_code_is_recorded_compared_and_told_when_it_grew(pytester, suite):
     assert {name for result in results for name in result["code"]} == {"sm_80", "sm_90"}
 
     change(suite)
-    failed = run(pytester, "--gpukern-code=recorded", asked, status=1)
-    failed.stdout.fnmatch_lines(["RESOURCES*scaling/numba.plain*", "*repeat *--gpukern-code=sm_80,sm_90"])
+    failed = run(pytester, "--gpukern-code=recorded", asked, "--gpukern-report=c.md", status=1)
+    of_all = "pytest test_scaling.py -k scaling/numba.plain --gpukern-code=sm_80,sm_90"
+    repeat = f"{of_all} --gpukern-fail-on=resources"
+    failed.stdout.fnmatch_lines(["RESOURCES*scaling/numba.plain*", f"*repeat *{repeat}"])
+    accept = f"{of_all} --gpukern-baseline=update --gpukern-reason=TEXT"
+    comment = (pytester.path / "c.md").read_text()
+    for title, command in (("To repeat", repeat), ("To accept what is meant", accept)):
+        assert f"**{title}**\n\n```sh\n{command}\n```" in comment
     told = run(pytester, "--gpukern-code=sm_90", "--gpukern-baseline=update", "--gpukern-reason=meant")
     told.stdout.fnmatch_lines(["changed*numba.plain sm_90: registers * FP64 instructions 0 → 1*"])
 
@@ -266,9 +272,12 @@ def test_another_revision_needs_no_record(pytester, suite):
     suite.write_text(ONE_POINT)
     Repository(pytester.path).commit()
     change(suite)
-    result = run(
-        pytester, "--gpukern-code=sm_90", "--gpukern-against=HEAD", "--gpukern-fail-on=resources", status=1
-    )
+    options = ("--gpukern-code=sm_90", "--gpukern-against=HEAD", "--gpukern-fail-on=resources")
+    result = run(pytester, *options, "--gpukern-report=c.md", status=1)
+    comment = (pytester.path / "c.md").read_text()
+    base = Repository(pytester.path).git("rev-parse", "HEAD")[:7]
+    assert f"--gpukern-code=sm_90 --gpukern-against={base} --gpukern-fail-on=resources\n" in comment
+    assert "`slower on purpose`" in comment
     result.stdout.fnmatch_lines(["*numba.plain*", "*FP64 instructions 0 → *"])
     assert not (pytester.path / "baselines").exists()
 

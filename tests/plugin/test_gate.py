@@ -66,6 +66,9 @@ def test_a_regression_fails_its_own_test_by_name_also_in_junit_and_as_the_last_f
     assert failures == {f"test_doubling[{SECOND}]": None}
     first, second = properties_in(pytester.path / "junit.xml").values()
     assert (first["verdict"], first["time_ns"], second["verdict"]) == ("SLOWER", "1100.0", "SAME")
+    assert first["repeat"] == f"pytest 'test_doubling.py::test_doubling[{FIRST}]' --gpu-benchmark"
+    assert first["since"].startswith("new in this run; all 3 recorded sessions of")
+    assert not {"since", "why", "repeat"} & second.keys()
     again = recorded("--lf", "-v")
     again.assert_outcomes(failed=1)
     again.stdout.fnmatch_lines([f"*test_doubling[[]{FIRST}[]] FAILED*"])

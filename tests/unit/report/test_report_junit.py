@@ -5,6 +5,7 @@ from msgspec import structs
 
 from pytest_gpukern.report.junit import properties
 from pytest_gpukern.report.run import Failure, RunResults
+from pytest_gpukern.values.difference import Difference
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import GateFailure
 
@@ -26,12 +27,14 @@ def test_a_judged_time_has_its_change_with_the_interval():
     }
 
 
-def test_a_failure_has_its_headline():
-    slower = structs.replace(verdict("SLOWER", 1.1, "grew"), ratio_low=1.08, ratio_high=1.12)
+def test_a_failure_has_its_headline_and_why_it_is_so():
+    why = (Difference("registers", "30", "53"),)
+    slower = structs.replace(verdict("SLOWER", 1.1, "grew"), ratio_low=1.08, ratio_high=1.12, differences=why)
     case = result("cupy.exp", measured(1100.0), verdicts=[slower])
     failure = Failure("grew", (GateFailure("SLOWER", "grew", "kernel/event/cold"),))
-    headline = dict(properties(RunResults([case], failures={case.nodeid: failure})))["gpukern.headline"]
-    assert headline == "SLOWER: kernel 1.00 → 1.10 µs, +10.0 % [+8.0, +12.0]"
+    found = dict(properties(RunResults([case], failures={case.nodeid: failure})))
+    assert found["gpukern.headline"] == "SLOWER: kernel 1.00 → 1.10 µs, +10.0 % [+8.0, +12.0]"
+    assert found["gpukern.why"] == "registers 30 → 53"
 
 
 def test_what_has_no_value_is_left_out():

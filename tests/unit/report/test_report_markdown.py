@@ -71,7 +71,7 @@ def test_nothing_in_a_name_or_a_reason_is_markup(slower):
     tags |= {"<br>", "<wbr>", "<details>", "<summary>", "<pre>", '<code class="language-sh">'}
     found = {f"<{part.split('>')[0]}>" for part in html.split("<")[1:] if not part.startswith(("/", "!"))}
     assert found == tags
-    assert html.count("<td>") == 2 * 5
+    assert html.count("<td>") == 2 * 6
     for part in html.split("@octocat")[:-1]:
         assert part.rpartition("<code")[2].find("</code>") < 0, "in code alone, where GitHub notifies nobody"
     assert "www.e.com" not in comment(run)
@@ -103,4 +103,4 @@ def test_a_test_that_is_invalid_tells_no_change_of_another_timer():
     fell = GateFailure("INVALID", "clocks fell", "kernel/event/cold")
     run = RunResults([made], failures={made.nodeid: failed(fell)})
     (row,) = rows(comment(run))
-    assert row == "| **INVALID** | <code>vector&#95;exp/<wbr>cupy.exp/<wbr>n=1000</code> |  |  |  |"
+    assert row == "| **INVALID** | <code>vector&#95;exp/<wbr>cupy.exp/<wbr>n=1000</code> |  |  |  |  |"
