@@ -118,6 +118,8 @@ def _errors(result: Result) -> dict[str, Cell]:
 
 def _verdict(result: Result, measurement: Measurement, failure: str | None) -> dict[str, Cell]:
     kind, reason, verdict = judged(result, measurement, failure)
+    if verdict is not None and kind == verdict.kind and reason[:1] in "+-−=@":  # as a change in percent does
+        reason = f"time {reason}"
     return {
         "verdict": kind or None,
         **_fields(verdict, "ratio", "ratio_low", "ratio_high", "threshold"),

@@ -80,6 +80,15 @@ def test_an_error_without_a_value_is_empty():
 
 
 @pytest.mark.parametrize(
+    ("reason", "cell"),
+    [("+10 %, threshold 2 %", "time +10 %, threshold 2 %"), ("−1 %", "time −1 %"), ("=1;=2", "time =1;'=2")],
+)
+def test_a_reason_that_begins_with_a_change_begins_with_a_word_instead_of_an_apostrophe(reason, cell):
+    (row,) = table(result("cupy.exp", measured(), verdicts=[verdict("UNDECIDED", 1.1, reason)]))
+    assert row["reason"] == cell
+
+
+@pytest.mark.parametrize(
     ("text", "cell"),
     [
         ("=HYPERLINK(1)", "'=HYPERLINK(1)"),
