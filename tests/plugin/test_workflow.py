@@ -36,6 +36,7 @@ def test_cube(gpu_benchmark):
     x = np.random.default_rng(0).random(100)
     gpu_benchmark.verify(gpu_benchmark(cube, cuda.to_device(x)), x**3, rtol=1e-15)
 """
+HEAD, PAGE = "0f3a2b1" + 33 * "0", "https://github.com/mine/saxpy/actions/runs/8/artifacts/9"
 RIGHT = KERNELS.replace('"mended": 3', "")
 PYTHON = """#!/bin/sh
 # As `python -m venv FOLDER`, with what would be installed from the network.
@@ -69,7 +70,9 @@ class Runner:
     def __init__(self, folder, origin, event, commit, options="", labels=(), *, fork=False):
         self.workspace, self._temp = folder / "workspace", folder / "temp"
         self._origin, self._commit, self._options = origin, commit, options
-        head = SimpleNamespace(repo=SimpleNamespace(full_name="other/saxpy" if fork else "mine/saxpy"))
+        head = SimpleNamespace(
+            repo=SimpleNamespace(full_name="other/saxpy" if fork else "mine/saxpy"), sha=HEAD
+        )
         pull_request = SimpleNamespace(head=head, label_names=list(labels), number=7)
         self._contexts = {
             "github": SimpleNamespace(
@@ -77,11 +80,15 @@ class Runner:
                 base_ref="main",
                 repository="mine/saxpy",
                 token="secret",
+                server_url="https://github.com",
+                run_id=8,
                 event=SimpleNamespace(pull_request=pull_request),
             ),
             "contains": lambda values, value: value in values,
             "hashFiles": lambda pattern, _: "beef" if self._recorded(pattern) else "",
             "always": lambda: True,
+            "cancelled": lambda: False,
+            "steps": SimpleNamespace(),
         }
         self.uploaded = []
         self.output = ""
@@ -90,9 +97,13 @@ class Runner:
         """The files with recorded times: `!**/*.code.json` leaves machine code out."""
         return [path for path in self.workspace.glob(pattern) if not path.name.endswith(".code.json")]
 
-    def comments_after(self, result):
-        """Whether the job that posts the comment runs, after the job `gpu` ended with this result."""
-        self._contexts["needs"] = SimpleNamespace(gpu=SimpleNamespace(result=result))
+    def comments_after(self, result, page="", *, cancelled=False):
+        """Whether the job that posts the comment runs, after the job `gpu` ended with this result.
+
+        `page` is the address of the artifact. A run may be cancelled as a whole.
+        """
+        gpu = SimpleNamespace(result=result, outputs=SimpleNamespace(page=page))
+        self._contexts |= {"needs": SimpleNamespace(gpu=gpu), "cancelled": lambda: cancelled}
         return self._holds(JOBS["comment"]["if"])
 
     def asked_of_github(self, comments=""):
@@ -101,7 +112,8 @@ class Runner:
         asked = self._temp / "asked"
         asked.write_text("")
         for step in JOBS["comment"]["steps"]:
-            assert self._step(step) == 0, self.output
+            if self._holds(step.get("if", "true")):
+                assert self._step(step) == 0, self.output
         return asked.read_text().splitlines()
 
     def run(self, job):
@@ -142,6 +154,7 @@ class Runner:
     def _step(self, step):
         if step.get("uses", "").startswith("actions/checkout@"):
             whole = step.get("with", {}).get("fetch-depth") == 0
+            self._contexts["steps"].checkout = SimpleNamespace(outcome="success")
             return self._check_out(whole=whole)
         if step.get("uses", "").startswith("actions/upload-artifact@"):
             self.uploaded = [
@@ -183,6 +196,7 @@ class Runner:
     def _value(self, expression):
         """An expression of GitHub's, of the few kinds that there are here."""
         text = expression.replace("labels.*.name", "label_names").replace("&&", "and").replace("||", "or")
+        text = text.replace("!cancelled", "not cancelled")
         return eval(text.replace("true", "True"), {"__builtins__": {}}, self._contexts)
 
 
@@ -220,13 +234,36 @@ def test_a_pull_request_fails_where_it_makes_kernels_slower_or_wrong(tmp_path, o
     assert runner.run(JOBS["gpu"]) == 1, runner.output
     assert runner.uploaded == ["report.html", "run.json", "junit.xml", "comment.md"]
     assert "against" in runner.output
-    comment = (runner.workspace / "comment.md").read_text(encoding="utf-8")
-    assert comment.startswith("<!-- gpukern -->\n")
-    assert ("SLOWER" in comment) == (kernels is SLOWER)
+    file = runner.workspace / "comment.md"
+    told = file.read_text(encoding="utf-8")
+    assert told.startswith("<!-- gpukern -->\n")
+    assert ("SLOWER" in told) == (kernels is SLOWER)
+    base = origin.git("rev-parse", "main")[:7]
+    assert f"--gpukern-against={base}" in told
+    assert f"{base}…{merge[:7]} · " in told
+    assert runner.comments_after("failure", PAGE)
     posts = ["api --method POST repos/mine/saxpy/issues/7/comments -F body=@comment.md"]
     assert runner.asked_of_github()[1:] == posts
+    posted = file.read_text(encoding="utf-8")
+    assert posted == f"{told}\n[Page with plots, and the run file]({PAGE}) · merge of {HEAD[:7]}\n"
     updates = ["api --method PATCH repos/mine/saxpy/issues/comments/12 -F body=@comment.md"]
     assert runner.asked_of_github("12\n345\n")[1:] == updates
+
+
+def test_a_job_that_measured_nothing_says_so_in_the_place_of_the_comment_before(tmp_path, origin):
+    runner = Runner(tmp_path, origin, "pull_request", merged_pull_request(origin, kernels=SLOWER))
+    assert runner.run(JOBS["gpu"]) != 0, runner.output
+    assert "comment.md" not in runner.uploaded, runner.output
+    assert runner.comments_after("failure", PAGE)
+    assert runner.asked_of_github("12\n")[1:] == [
+        "api --method PATCH repos/mine/saxpy/issues/comments/12 -F body=@comment.md"
+    ]
+    posted = (runner.workspace / "comment.md").read_text()
+    assert posted.startswith("<!-- gpukern -->\n### gpukern: not measured\n")
+    assert (
+        f"No report of {HEAD[:7]} was written. [The run](https://github.com/mine/saxpy/actions/runs/8)"
+        in posted
+    )
 
 
 def test_a_push_and_a_merge_queue_are_compared_with_the_stored_baseline(tmp_path, origin):
@@ -284,6 +321,8 @@ def test_a_fork_is_left_to_the_simulator_which_checks_kernels(tmp_path):
 
 def test_it_answers_a_merge_queue_ends_in_time_and_installs_the_release_that_wrote_it():
     assert set(PARSED[True]) == {"pull_request", "merge_group", "push"}, "`on` is a truth value in YAML 1.1"
+    types = {"opened", "synchronize", "reopened", "labeled", "unlabeled"}
+    assert set(PARSED[True]["pull_request"]["types"]) == types, "a label counts at once"
     assert all(job["timeout-minutes"] <= 60 for job in JOBS.values())
     assert re.findall(r"pytest-gpukern\[\w+\](.*)'", WORKFLOW) == [f"=={__version__}"] * 2
 
@@ -323,4 +362,6 @@ def test_only_the_job_that_posts_may_write_and_it_runs_no_code_of_a_pull_request
     pull_request, push = (Runner(tmp_path, origin, event, "") for event in ("pull_request", "push"))
     assert pull_request.comments_after("failure")
     assert not pull_request.comments_after("skipped"), "as of a fork"
+    assert not pull_request.comments_after("cancelled", cancelled=True), "a newer run follows"
+    assert pull_request.comments_after("cancelled"), "as after `timeout-minutes`: nothing was measured"
     assert not push.comments_after("success")
