@@ -24,8 +24,8 @@ LONGEST_COMMENT = 65_536 - 1_000
 
 _LONGEST_NAME = 200
 _LONGEST_TEXT = 500
-_MOST_ROWS, _FEW = 10, 3
-"""Failures in the first table, and those whose commands stand below it unfolded: a screen of a comment."""
+_MOST_ROWS = 10
+"""Failures in the first table, and commands below it: a screen of a comment."""
 _HEAD = "| verdict | case | change | {before} → now | of limit | reason |\n|---|---|---|---|---|---|"
 _HEAD_OF_CHANGES = "| verdict | cases | change | reason |\n|---|---|---|---|"
 _LABEL = "slower on purpose"
@@ -66,17 +66,12 @@ def summary(run: RunResults, *, most: int) -> str:
     counted = [_links(run), *map(unmarked, (_revisions(run), outcomes(run), told, *of_run, *run.problems))]
     last = " · ".join(_fitting([text for text in counted if text], most // 4))
     head, more = _HEAD.format(before="base" if run.base else "record"), failed[_MOST_ROWS:]
-    some, others_too = (f" the worst {_FEW}", ", and how to repeat the others") if failed[_FEW:] else ("", "")
     sections = [
         _Section(head, [_row(card) for card in failed[:_MOST_ROWS]]),
-        _commands(f"To repeat{some}", [card.repeat for card in failed[:_FEW]]),
+        _commands("To repeat", [card.repeat for card in failed[:_MOST_ROWS]]),
         *_to_accept(run, failed),
         _folded(f"{len(more)} more failures", head, map(_row, more)),
-        _folded(
-            f"Evidence{others_too}",
-            "",
-            [_evidence(card, repeat=place >= _FEW) for place, card in enumerate(failed)],
-        ),
+        _folded("Evidence", "", map(_evidence, failed)),
         _folded(unfailed or "since the record", "", [*since, *changes]),
     ]
     room, parts, cut = most - len(f"{title}\n\n{last}\n\n{_CUT}\n\n".encode()), [title], False
@@ -119,7 +114,7 @@ def _commands(title: str, commands: Iterable[str]) -> _Section:
     """Returns lines of a shell below a title; a backtick in a name does not end them."""
     lines = [printable(command) for command in dict.fromkeys(commands) if command]
     fence = "`" * (1 + max(map(len, ("``", *re.findall("`+", "".join(lines))))))
-    return _Section("\n".join(filter(None, (title and f"**{title}**\n", f"{fence}sh"))), lines, fence)
+    return _Section(f"**{title}**\n\n{fence}sh", lines, fence)
 
 
 def _to_accept(run: RunResults, failed: Sequence[Card]) -> Iterator[_Section]:
@@ -136,12 +131,10 @@ def _to_accept(run: RunResults, failed: Sequence[Card]) -> Iterator[_Section]:
         yield _Section("", [f"{unmarked(advice[:1].upper() + advice[1:])}."])
 
 
-def _evidence(card: Card, *, repeat: bool) -> str:
+def _evidence(card: Card) -> str:
     texts = [unmarked(line.strip()) for text in card.what for line in text.split("\n")]
     texts += map(unmarked, (*card.since, ", ".join(card.why)))
-    lines = "<br>\n".join([_code(card.title), *filter(None, texts)])
-    before, commands, behind = _commands("", [card.repeat] if repeat else [])
-    return "\n".join([lines, "", *([before, *commands, behind, ""] if commands else [])])
+    return "<br>\n".join([_code(card.title), *filter(None, texts)]) + "\n"
 
 
 def _summary_of(run: RunResults, changed: Sequence[Others]) -> str:

@@ -252,26 +252,26 @@ class Controller:
             from pytest_gpukern.report.junit import properties
 
             test = report.nodeid
-            failed = {test: self._failures[test]} if test in self._failures else {}
+            failures = {test: self._failures[test]} if test in self._failures else {}
+            settings = settings_of(self._config)
+            history: dict[str, Record] = {}
+            with contextlib.suppress(FileError):  # reported elsewhere
+                if failures and settings.benchmark and (recorded := self._recorded(self._results[test])):
+                    history[test] = recorded.for_report()
             of_test = RunReport(
                 [self._results[test]],
                 {test: self._sessions[test]},
-                failures=failed,
-                history=self._recorded(self._results[test]) if failed else {},
+                failures=failures,
+                history=history,
                 compared_with=self.compared_with,
-                settings=settings_of(self._config),
+                settings=settings,
             )
             report.user_properties += properties(of_test)
 
-    def _recorded(self, result: Result) -> dict[str, Record]:
-        """Returns the record of a test under its id, as far as reports show it; nothing without one."""
-        store, settings = environment_of(self._config).store, settings_of(self._config)
-        if not settings.benchmark or settings.baseline == "off":
-            return {}
-        with contextlib.suppress(FileError):  # reported elsewhere
-            recorded = store.baseline(result.case, self._model_key(result)).cases.get(result.case.id)
-            return {result.nodeid: recorded.for_report()} if recorded is not None else {}
-        return {}
+    def _recorded(self, result: Result) -> Record | None:
+        """Returns the record of a test; raises FileError."""
+        baseline = environment_of(self._config).store.baseline(result.case, self._model_key(result))
+        return baseline.cases.get(result.case.id)
 
     def _note_failure(self, report: pytest.TestReport, by_the_gate: Sequence[JsonDict] = ()) -> None:
         """Notes why the gate failed a test, or the first line of another failure, which counts before."""
@@ -423,7 +423,7 @@ class Controller:
 
     def _compare_all(self) -> None:
         """Looks up what is recorded, and for a shift common to all results, before anything is written."""
-        settings, environment = settings_of(self._config), environment_of(self._config)
+        settings = settings_of(self._config)
         if not settings.benchmark or settings.baseline == "off":
             return
         from pytest_gpukern.findings.common_shift import Compared, shift_among
@@ -434,11 +434,10 @@ class Controller:
         for result in self.results:
             judged = next((key for key, verdict in result.verdicts.items() if verdict.ratio), None)
             try:
-                baseline = environment.store.baseline(result.case, self._model_key(result))
+                recorded = self._recorded(result)
             except FileError as error:
                 self.problems.append(str(error))
                 return
-            recorded = baseline.cases.get(result.case.id)
             past = recorded.past(judged) if recorded is not None and judged is not None else ()
             if recorded is not None:
                 self._history[result.nodeid] = recorded.for_report()

@@ -178,6 +178,28 @@ def test_what_is_slower_is_accepted_from_the_file_that_was_read_and_a_revision_i
     assert card.accept == ""
 
 
+@pytest.mark.parametrize(
+    ("label", "kind", "key", "fail_on", "accepted"),
+    [
+        ("a.b", "SLOWER", KEY, "", True),
+        ("host.b", "SLOWER", KEY, "host", True),
+        ("a.b", "resources", "", "resources", True),
+        ("a.b", "bits", "", "accuracy", True),
+        ("a.b", "memory", "", "memory", False),
+        ("a.b", "unchecked", "", "unchecked", False),
+        ("a.b", "UNDECIDED", KEY, "undecided", False),
+        ("a.b", "--rootdir=/", "", "", False),
+    ],
+)
+def test_a_repeat_fails_by_the_same_and_what_is_beyond_the_record_can_be_accepted(
+    label, kind, key, fail_on, accepted
+):
+    (card,) = cards(failing(slower(1.1, label), reason=GateFailure(kind, "grew", key), name="run.json"))
+    option = f" --gpukern-fail-on={fail_on}" if fail_on else ""
+    assert card.repeat.endswith(f" --gpu-benchmark{option}")
+    assert card.accept.startswith("gpukern baseline merge run.json --accept") == accepted
+
+
 def test_what_changed_otherwise_is_grouped_by_its_cause_which_may_be_the_machine():
     cpus = (Difference("CPUs", "16", "32"),)
     results = [
