@@ -563,6 +563,7 @@ def others(run: RunResults) -> list[Others]:
                     size = math.log(ratio)  # what looks slower first
             cause = _cause(verdict) if verdict is not None and row.changed else ""
             cause = cause if row.compared else _first_line(reason)
+            cause = doubt_about(verdict).short if verdict and kind == VerdictKind.UNDECIDED else cause
             scope = f" {time.scope}" if time is not None and time.scope != "kernel" else ""
             groups.setdefault((kind, cause), []).append((size, result.case.id + scope, ratio))
         for finding in result.findings:
