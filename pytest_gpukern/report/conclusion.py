@@ -250,7 +250,8 @@ def _judged_in_words(run: RunResults) -> Iterator[str]:
         return
     count, judged = sum(map(run.kinds.__getitem__, VerdictKind)), _times_judged(run)
     if judged < count:
-        slower = f", {run.kinds[VerdictKind.SLOWER] or 'none of these'} slower" if judged else ""
+        slower = run.kinds[VerdictKind.SLOWER] or "none of these"
+        found = f", {slower} slower; the others" if judged else ""
         open_kinds = [kind for kind in VerdictKind if not kind.row.decided and run.kinds[kind]]
         why = ", ".join(f"{run.kinds[kind]} {kind.lower()}" for kind in open_kinds)
         doubts = {
@@ -263,7 +264,7 @@ def _judged_in_words(run: RunResults) -> Iterator[str]:
             (why,) = doubts
         elif open_kinds == [VerdictKind.NEW] and not judged:
             why = "nothing was on record"
-        yield f"{judged} of {units.counted(count, 'time')} judged{slower}: {why}"
+        yield f"{judged} of {units.counted(count, 'time')} judged{found}: {why}"
     if not _timed_on_a_gpu(run) and _is_to_time(run) and _lacked_a_gpu(run):
         yield "only the host was timed: no GPU" if run.measured else "nothing was timed: no GPU"
 

@@ -60,14 +60,14 @@ def judged_as(kind, ratio=1.0, backend="a", **fields):
             RunResults([judged_as("UNDECIDED", other_card=True), judged_as("SAME")]),
             (
                 "PASSED: 2 cases are right"
-                " · 1 of 2 times judged, none of these slower: another card than recorded"
+                " · 1 of 2 times judged, none of these slower; the others: another card than recorded"
             ),
         ),
         (
             RunResults([judged_as(kind) for kind in ("SAME", "UNDECIDED", "NEW", "UNCOMPARABLE")]),
             (
                 "PASSED: 4 cases are right"
-                " · 1 of 4 times judged, none of these slower: 1 undecided, 1 uncomparable, 1 new"
+                " · 1 of 4 times judged, none of these slower; the others: 1 undecided, 1 uncomparable, 1 new"
             ),
         ),
         (
