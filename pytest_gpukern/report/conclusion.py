@@ -312,10 +312,12 @@ def _could_see(run: RunResults) -> str:
         return ""
     (doubt, _), *_ = Counter(doubt_about(verdict) for _, verdict in known).most_common(1)
     record = "--gpukern-baseline=append"
-    remedy = f"record more sessions: {record}" if run.compared_with == BASELINE else "--gpukern-sessions=N"
+    remedy = f"record more sessions: {record}" if run.compared_with == BASELINE else "measure more sessions"
+    if median.pairs:
+        remedy += f": --gpukern-sessions={2 * len(median.pairs)}"
     if doubt == OTHER_CARD or _is_another_card(run):
         doubt, remedy = OTHER_CARD, f"record this card, too: {record}"
-    times = f" in half of the {len(known)} times" if len(known) > 1 else ""
+    times = f" (median of {len(known)} times)" if len(known) > 1 else ""
     return f"{doubt.sentence}: below {100 * unseen:.2g} % nothing is caught{times}; {remedy}"
 
 

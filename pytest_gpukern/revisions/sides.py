@@ -20,6 +20,7 @@ from typing import Any
 from pytest_gpukern.processes.messages import LoadedModule
 from pytest_gpukern.processes.process import Process, last_lines
 from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions
+from pytest_gpukern.report import units
 from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.revisions.git import AgainstError, Revisions
 from pytest_gpukern.revisions.judging import Both, does_the_same
@@ -214,7 +215,7 @@ class Turns:
         # Its first session alone loads the files of removed tests.
         on_base = {name: file for name, file in on_base.items() if name in later or name in on_head}
         lines = [
-            f"{side.label} loaded {len(own)} modules of its own, hash {combined_hash(own)}"
+            f"{side.label} loaded {units.counted(len(own), 'module')} of its own, hash {combined_hash(own)}"
             for side, own in ((base, on_base), (head, on_head))
         ]
         return [*lines, *(["the modules of both are the same"] if on_base == on_head else [])]
