@@ -249,9 +249,9 @@ def test_modules_of_removed_tests_which_the_first_session_of_the_base_alone_load
     )
     found = turns_of(sides, Children(first, RAN, RAN, later))
     found.take([A], 2)
-    assert [line.partition(" modules")[0] for line in found.code()] == [
-        "the base loaded 2",
-        "the working tree loaded 1",
+    assert [line.partition(" of its own")[0] for line in found.code()] == [
+        "the base loaded 2 modules",
+        "the working tree loaded 1 module",
     ]
 
 
