@@ -237,7 +237,7 @@ class Trend:
             return ""
         place, cards = self.steps[-1], [point.card for point in self.points]
         text = f"{percent(math.log(self.ratio))} since {self.points[place]}"
-        text += "" if set(cards[:place]) & set(cards[place:]) else "; no card was before and after it"
+        text += "" if set(cards[:place]) & set(cards[place:]) else "; no card was measured on both sides"
         return text + ("" if self.canaries else "; not divided by canaries")
 
 

@@ -251,5 +251,5 @@ def test_outliers_tiny_steps_and_short_series_are_no_steps():
 
 
 def test_it_is_said_if_it_may_be_the_card():
-    assert "; no card was before and after it" in quiet(1.0, 1.1, cards="AAAAABBBBB").change
+    assert "; no card was measured on both sides" in quiet(1.0, 1.1, cards="AAAAABBBBB").change
     assert "card" not in quiet(1.0, 1.1, cards="AAAABBBBBB").change
