@@ -142,7 +142,8 @@ def _rename(known: argparse.Namespace) -> int:
     meant = [name for name in ids if begins_with(name, old)]
     if not meant:
         raise _unknown(known.old, ids)
-    moves = {file: {name: new + name[len(old) :] for name in meant if name in held[file]} for file in files}
+    named = {file: {name: new + name[len(old) :] for name in meant if name in held[file]} for file in files}
+    moves = {file: names for file, names in named.items() if names}
     for file, names in moves.items():
         if taken := sorted((held[file].keys() - names) & {*names.values()}):
             command = shlex.join(["gpukern", "baseline", "prune", str(file), "--case", taken[0]])

@@ -194,6 +194,7 @@ def _compared(
         created=run.created,
         version=run.version,
         name=run.name,
+        record_of=run.record_of,
     )
 
 

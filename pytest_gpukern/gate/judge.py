@@ -151,7 +151,7 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
         suspected=gates and verdict.kind is VerdictKind.SLOWER,
         false_alarm=_chance(row, len(basis.opening or reference)) if gates else 0.0,
         threshold=threshold,
-        other_card=basis.device not in {session.device for session in reference},
+        other_card=bool(basis.device) and basis.device not in {session.device for session in reference},
     )
     return of_host(verdict, basis.fails_with) if basis.fails_with else verdict
 

@@ -193,7 +193,7 @@ class Headline(NamedTuple):
 
 def headline(run: RunResults, failed: Sequence[Card]) -> Headline:
     """Returns the headline of a run whose failures are these `cards`."""
-    if run.record_of:
+    if run.is_record:
         cases = units.counted(len(run.results), "case")
         return Headline(f"Record of {run.record_of}", f"{cases}, {_recorded(run)[0]}")
     if run.failures or run.problems:
@@ -235,7 +235,8 @@ def _passed_in_words(run: RunResults) -> Iterable[str]:
     if right:
         where = f", {simulated} of them in the simulator" if simulated else ""
         where = " in the simulator" if simulated == len(right) else where
-        yield f"{len(right)} case{' is' if len(right) == 1 else 's are'} right{where}"
+        are = "recorded" if run.record_of else "is right" if len(right) == 1 else "are right"
+        yield f"{len(right)} case{'s' * (len(right) != 1)} {are}{where}"
     if run.rejected:
         yield f"{units.counted(len(run.rejected), 'broken case')} rejected"
     if unchecked:

@@ -144,6 +144,11 @@ class RunResults:
         return Counter(came_to.kind for _, times in self.judged for _, came_to in times)
 
     @property
+    def is_record(self) -> bool:
+        """Whether it only tells what baselines hold, which were not compared with anything."""
+        return bool(self.record_of) and not any(self.kinds[kind] for kind in VerdictKind)
+
+    @property
     def nothing_recorded(self) -> bool:
         """Whether it was compared, and none of its times was on record."""
         return set(filter(self.kinds.__getitem__, VerdictKind)) == {VerdictKind.NEW}

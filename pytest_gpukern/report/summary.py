@@ -103,7 +103,7 @@ def totals(run: RunResults) -> str:
 
     A case may have several times, so these are counted apart.
     """
-    if run.record_of:
+    if run.is_record:
         return f"{units.counted(len(run.results), 'case')} on record"
     kinds = {kind: run.kinds[kind] for kind in VerdictKind if run.kinds[kind]}
     if not kinds:

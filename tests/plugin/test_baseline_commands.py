@@ -123,11 +123,13 @@ def test_records_are_renamed_with_all_that_they_hold(gpukern, file, old, new, la
     compiled = {name: RecordedCode({"sm_90": CompiledCode(f"made for {name}")}) for name in (FIRST, SECOND)}
     code = file.with_name("doubling.code.json")
     code.write_bytes(rendered(CodeFile("doubling", compiled)))
+    file.with_name("other.code.json").write_bytes(rendered(CodeFile("other", {})))  # has no such case
     before = {path: path.read_bytes() for path in file.parent.iterdir()}
     status, would, _ = gpukern("baseline", "rename", old, new, "baselines", "--dry-run")
     assert (status, {path: path.read_bytes() for path in file.parent.iterdir()}) == (0, before)
     status, shown, _ = gpukern("baseline", "rename", old, new)
     assert (status, shown) == (0, would.replace("would rename", "renamed"))
+    assert len(shown.split("\n")) == 2 + 1, "a line for each record, and none for other files"
     renamed = f"doubling/{label}/n=8"
     (session,) = load(file).cases[renamed].sessions
     assert (session.case.id, session.case.label, session.nodeid) == (renamed, label, renamed)
