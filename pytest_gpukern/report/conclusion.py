@@ -26,7 +26,7 @@ from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.recorded import trends
 from pytest_gpukern.report.records import accept, repeat
 from pytest_gpukern.report.rows import OTHER_CARD, ceiling_shares, doubt_about
-from pytest_gpukern.report.run import BASELINE, RunResults
+from pytest_gpukern.report.run import AGAINST, BASELINE, RunResults
 from pytest_gpukern.values.difference import DEVICE, NEW_CODE, SAME_CODE
 from pytest_gpukern.values.failure_table import FAILURES, KIND_OF_FINDING
 from pytest_gpukern.values.grouping import grouped
@@ -230,7 +230,7 @@ def _passed_in_words(run: RunResults) -> Iterable[str]:
     compiled = sum(bool(result.code) for result in run.results)
     unchecked = sum(result.correctness is Correctness.UNCHECKED for result in run.results) - compiled
     if compiled:
-        told = [f"{run.kinds[kind]} {kind.lower()}" for kind in VerdictKind if run.kinds[kind]]
+        told = [f"{count} {kind.lower()}" for kind, count in run.verdicts.items()]
         yield f"{units.counted(compiled, 'case')} compiled: {', '.join(told)}"
     if right:
         where = f", {simulated} of them in the simulator" if simulated else ""
@@ -241,37 +241,33 @@ def _passed_in_words(run: RunResults) -> Iterable[str]:
         yield f"{units.counted(len(run.rejected), 'broken case')} rejected"
     if unchecked:
         yield f"{unchecked} without a check"
-    if not compiled and run.kinds and _times_judged(run) == sum(map(run.kinds.__getitem__, VerdictKind)) > 0:
-        yield f"{run.kinds[VerdictKind.SLOWER] or 'none is'} slower"
+    if not compiled and run.verdicts and all(kind.row.decided for kind in run.verdicts):
+        yield f"{run.verdicts[VerdictKind.SLOWER] or 'none is'} slower"
 
 
 def _judged_in_words(run: RunResults) -> Iterator[str]:
     """Says which times were not judged, and why; and why none was taken on a GPU."""
     if any(result.code for result in run.results):
         return
-    count, judged = sum(map(run.kinds.__getitem__, VerdictKind)), _times_judged(run)
-    if judged < count:
-        slower = run.kinds[VerdictKind.SLOWER] or "none of these"
+    left = {kind: count for kind, count in run.verdicts.items() if not kind.row.decided}
+    if left:
+        judged = run.verdicts.total() - sum(left.values())
+        slower = run.verdicts[VerdictKind.SLOWER] or "none of these"
         found = f", {slower} slower; the others" if judged else ""
-        open_kinds = [kind for kind in VerdictKind if not kind.row.decided and run.kinds[kind]]
-        why = ", ".join(f"{run.kinds[kind]} {kind.lower()}" for kind in open_kinds)
+        why = ", ".join(f"{count} {kind.lower()}" for kind, count in left.items())
         doubts = {
             doubt_about(verdict).sentence
             for _, times in run.judged
             for _, (kind, _, verdict) in times
             if kind == VerdictKind.UNDECIDED and verdict is not None
         }
-        if open_kinds == [VerdictKind.UNDECIDED] and len(doubts) == 1:
+        if left.keys() == {VerdictKind.UNDECIDED} and len(doubts) == 1:
             (why,) = doubts
-        elif open_kinds == [VerdictKind.NEW] and not judged:
+        elif run.nothing_recorded:
             why = "nothing was on record"
-        yield f"{judged} of {units.counted(count, 'time')} judged{found}: {why}"
+        yield f"{judged} of {units.counted(run.verdicts.total(), 'time')} judged{found}: {why}"
     if not _timed_on_a_gpu(run) and _is_to_time(run) and _lacked_a_gpu(run):
         yield "only the host was timed: no GPU" if run.measured else "nothing was timed: no GPU"
-
-
-def _times_judged(run: RunResults) -> int:
-    return sum(run.kinds[kind] for kind in VerdictKind if kind.row.decided)
 
 
 def _timed_on_a_gpu(run: RunResults) -> bool:
@@ -324,7 +320,7 @@ def _could_see(run: RunResults) -> str:
 
 def _compared_with(run: RunResults) -> str:
     if run.compared_with != BASELINE:
-        return f"compared with {run.compared_with.removeprefix('against ')}"
+        return f"compared with {run.compared_with.removeprefix(AGAINST)}"
     recorded, of_all = _recorded(run)
     return f"compared with the record{of_all}: {recorded}" if recorded and not run.record_of else ""
 

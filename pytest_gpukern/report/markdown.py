@@ -59,7 +59,7 @@ def summary(run: RunResults, *, most: int) -> str:
     since = [f"{unmarked(text)}\n" for text in run.since_record]
     changes = [_HEAD_OF_CHANGES, *map(_changed, changed)] if changed else []
     unfailed = _summary_of(run, changed)
-    count, compiled = sum(run.kinds[kind] for kind in VerdictKind), any(of.code for of in run.results)
+    count, compiled = run.verdicts.total(), any(of.code for of in run.results)
     of_all = f"of {units.counted(count, 'case' if compiled else 'time')}: "
     told = f"{of_all}{unfailed}" if unfailed and not (since or changes) else ""
     of_run = [text for text in context(run) if not run.base or not text.startswith("compared with ")]

@@ -34,13 +34,19 @@ def read(path: Path) -> RunResults:
 
 def read_all(paths: Iterable[Path]) -> list[RunResults]:
     """Reads files of runs, and baselines: those of one device model become one run. Raises as `read`."""
-    models = grouped((load(path).device_model if is_baseline(path) else path, path) for path in paths)
-    return [
-        read(paths[0])
-        if len(paths) == 1
-        else run_of([*map(load, paths)], f"{len(paths)} baselines of {model}")
-        for model, paths in models.items()
-    ]
+    opened = [(path.name, load(path) if is_baseline(path) else read_run(path)) for path in paths]
+    together = grouped(
+        (held.device_model if isinstance(held, Baseline) else number, (name, held))
+        for number, (name, held) in enumerate(opened)
+    )
+    runs = []
+    for model, files in together.items():
+        name = files[0][0] if len(files) == 1 else f"{len(files)} baselines of {model}"
+        baselines = [held for _, held in files if isinstance(held, Baseline)]
+        runs += (
+            [run_of(baselines, name)] if baselines else [of for _, of in files if isinstance(of, RunResults)]
+        )
+    return runs
 
 
 class _Named(msgspec.Struct):

@@ -143,15 +143,20 @@ class RunResults:
         """How many times, or cases without any, have each kind of verdict, or what stands in its place."""
         return Counter(came_to.kind for _, times in self.judged for _, came_to in times)
 
+    @functools.cached_property
+    def verdicts(self) -> Counter[VerdictKind]:
+        """How many times, or cases compiled, have each kind of verdict, in the order of a summary."""
+        return Counter({kind: self.kinds[kind] for kind in VerdictKind if self.kinds[kind]})
+
     @property
     def is_record(self) -> bool:
         """Whether it only tells what baselines hold, which were not compared with anything."""
-        return bool(self.record_of) and not any(self.kinds[kind] for kind in VerdictKind)
+        return bool(self.record_of) and not self.verdicts
 
     @property
     def nothing_recorded(self) -> bool:
         """Whether it was compared, and none of its times was on record."""
-        return set(filter(self.kinds.__getitem__, VerdictKind)) == {VerdictKind.NEW}
+        return self.verdicts.keys() == {VerdictKind.NEW}
 
     def only(self, text: str) -> RunResults:
         """Returns the run with those cases alone whose id holds a text, and with what is about them."""

@@ -13,7 +13,7 @@ from pytest_gpukern.report.rows import Footnote, ResultRow, rows_of, shared_size
 from pytest_gpukern.report.run import RunResults, Skip
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import Correctness, Result
-from pytest_gpukern.values.verdict_table import STATES, Tone, VerdictKind
+from pytest_gpukern.values.verdict_table import STATES, Tone
 
 _FEW_REASONS = 3
 _LEAST_SHARE = 0.01
@@ -105,12 +105,12 @@ def totals(run: RunResults) -> str:
     """
     if run.is_record:
         return f"{units.counted(len(run.results), 'case')} on record"
-    kinds = {kind: run.kinds[kind] for kind in VerdictKind if run.kinds[kind]}
+    kinds = run.verdicts
     if not kinds:
         return outcomes(run)
     noun = "case" if any(result.code for result in run.results) else "time"
     told = ", ".join(f"{count} {kind.lower()}" for kind, count in kinds.items())
-    return f"{outcomes(run)} · of {units.counted(sum(kinds.values()), noun)}: {told}"
+    return f"{outcomes(run)} · of {units.counted(kinds.total(), noun)}: {told}"
 
 
 def outcomes(run: RunResults) -> str:

@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from msgspec import Struct
-
 from pytest_gpukern.values.result import JsonDict, Result
-from pytest_gpukern.values.stored import defaults, plain
+from pytest_gpukern.values.stored import beyond, defaults, fields
 
 _OF_A_PROCESS = ("fingerprint", "provenance", "canaries", "ceilings", "recorded")
 """Fields that the results of one process mostly share."""
@@ -28,7 +26,7 @@ class Processes:
         own = {name: getattr(result, name) for name in _OF_A_PROCESS if name not in shared}
         process = self._first.setdefault(result.session, own)
         known = defaults(Result) | process | dict(shared)
-        return _beyond(known, _fields(result))
+        return beyond(known, fields(result))
 
     def folded_sessions(self, results: Iterable[Result], given: Mapping[str, Any]) -> JsonDict:
         """Returns what the sessions of a case share, and what each has beyond that.
@@ -37,12 +35,12 @@ class Processes:
         """
         sessions = tuple(results)
         apart = {*_OF_A_PROCESS, *_OF_A_SESSION, *given}
-        shared = {name: of for name, of in _fields(sessions[0]).items() if name not in apart}
+        shared = {name: of for name, of in fields(sessions[0]).items() if name not in apart}
         own = [self.folded(session, shared | dict(given)) for session in sessions]
-        return {"shared": _beyond(defaults(Result), shared), "sessions": own}
+        return {"shared": beyond(defaults(Result), shared), "sessions": own}
 
     def table(self) -> JsonDict:
-        return {name: _beyond(defaults(Result), process) for name, process in self._first.items()}
+        return {name: beyond(defaults(Result), process) for name, process in self._first.items()}
 
 
 def unfolded(result: Any, processes: Any, shared: Mapping[str, Any] = MappingProxyType({})) -> Any:
@@ -63,11 +61,3 @@ def unfolded_sessions(folded: Any, processes: Any, given: Mapping[str, Any]) -> 
         return folded
     whole = [unfolded(session, processes, {**shared, **given}) for session in folded["sessions"]]
     return {**{name: of for name, of in folded.items() if name != "shared"}, "sessions": whole}
-
-
-def _fields(value: Struct) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__struct_fields__}
-
-
-def _beyond(known: Mapping[str, Any], fields: Mapping[str, Any]) -> JsonDict:
-    return {name: plain(of) for name, of in fields.items() if name not in known or of != known[name]}

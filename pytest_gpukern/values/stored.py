@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import NODEFAULT, Struct, structs
@@ -30,12 +31,19 @@ def plain(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Struct):
-        usual = defaults(type(value))
-        fields = {name: getattr(value, name) for name in value.__struct_fields__}
-        return {name: plain(of) for name, of in fields.items() if name not in usual or of != usual[name]}
+        return beyond(defaults(type(value)), fields(value))
     if hasattr(value, "tolist"):  # a NumPy scalar or array in a point or a parameter
         return plain(value.tolist())
     return str(value)
+
+
+def fields(value: Struct) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__struct_fields__}
+
+
+def beyond(known: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns as plain JSON the fields that are not as known."""
+    return {name: plain(of) for name, of in fields.items() if name not in known or of != known[name]}
 
 
 @functools.cache
