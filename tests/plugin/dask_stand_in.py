@@ -21,8 +21,11 @@ def plan():
 
 def serve(workers):
     """Runs a cluster until its input ends; prints the scheduler's address."""
+    import dask
     from distributed import LocalCluster
 
+    # A cluster looks so long after each loss of a worker, and gives up one that is lost just then, once more.
+    dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"})
     options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
     with LocalCluster(processes=True, preload=["dask_stand_in"], **options) as cluster:
         sys.stdout.write(f"{cluster.scheduler_address}\n")
