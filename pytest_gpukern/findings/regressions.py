@@ -15,7 +15,14 @@ from pytest_gpukern.measure.statistics import student_t
 from pytest_gpukern.values.determinism import Determinism, of_sessions
 from pytest_gpukern.values.difference import Difference
 from pytest_gpukern.values.grouping import grouped
-from pytest_gpukern.values.result import Finding, KernelFacts, Measurement, OutputError, hash_method
+from pytest_gpukern.values.result import (
+    Finding,
+    KernelFacts,
+    Measurement,
+    OutputError,
+    hash_method,
+    machine_code,
+)
 
 ACCURACY, BITS, DETERMINISM, RESOURCES, TAIL = "accuracy", "bits", "determinism", "resources", "tail"
 
@@ -72,8 +79,8 @@ def other_bits(
     Two or more sessions have to be recorded, and all have to agree: else the output may differ from run to
     run. Equal problem versions mean equal inputs, which are random from a fixed seed.
     """
-    code = _code(map(as_recorded, kernels))
-    if code is None or any(_code(session.kernels) != code for session in past):
+    code = machine_code(map(as_recorded, kernels))
+    if code is None or any(machine_code(session.kernels) != code for session in past):
         return ()
     findings = []
     for name, error in errors.items():
@@ -95,8 +102,8 @@ def over_sessions(
 
     Without such sessions, or if the machine code is not known, it is what this session found.
     """
-    code = _code(map(as_recorded, kernels))
-    alike = [session for session in past if code is not None and _code(session.kernels) == code]
+    code = machine_code(map(as_recorded, kernels))
+    alike = [session for session in past if code is not None and machine_code(session.kernels) == code]
     over = {}
     for name, error in errors.items():
         seen = [(output.determinism, output.bits) for output in _outputs(name, alike)]
@@ -143,12 +150,6 @@ def _has_grown(field: str, now: float, largest: Mapping[str, float | None]) -> b
 
 def _figure(value: float | None) -> str:
     return "exact" if value == 0 else f"{value:.3g}"
-
-
-def _code(kernels: Iterable[KernelFacts]) -> set[tuple[str, str]] | None:
-    """Returns each kernel with its machine code; None where there is none or one is not known."""
-    code = {(kernel.name, kernel.machine_code_sha256 or "") for kernel in kernels}
-    return code if code and all(known for _, known in code) else None
 
 
 def grown_resources(kernels: Iterable[KernelFacts], past: Sequence[SessionTime]) -> tuple[Finding, ...]:

@@ -9,7 +9,6 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from pytest_gpukern.measure.device_clocks import DeviceClocks
-from pytest_gpukern.measure.host_load import others_share
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Fingerprint, Provenance
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import (
@@ -51,8 +50,6 @@ class SessionTime(Struct, frozen=True, gc=False):
         quantiles_ns: 5, 25, 50, 75 and 95 % of the samples.
         sm_mhz: clock of the multiprocessors during the samples.
         memory_mhz: clock of the memory.
-        jitter_ns: standard deviation of the median from what the timer itself adds, where it is known.
-        others_share: which share of the host's CPUs other programs used meanwhile, where that is known.
         key: `scope/timer/cache` of the measurement.
         device: UUID of the device; None for the host's processor, or where it is not known.
         opening: whether its epoch was opened with this session; else it was appended.
@@ -75,8 +72,6 @@ class SessionTime(Struct, frozen=True, gc=False):
     mean_ns: float | None = None
     sm_mhz: float | None = None
     memory_mhz: float | None = None
-    jitter_ns: float | None = None
-    others_share: float | None = None
     key: str = ""
     conditions: Conditions = _UNKNOWN
     device: str | None = None
@@ -108,8 +103,6 @@ class SessionTime(Struct, frozen=True, gc=False):
             timed.mean_ns,
             clocks.sm_mhz,
             clocks.memory_mhz,
-            timed.jitter_ns or None,
-            others_share(timed),
             timed.key,
             Conditions(result.case.problem_version, device_model),
             result.fingerprint.device_uuid if on_device else None,

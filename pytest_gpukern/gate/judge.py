@@ -222,7 +222,7 @@ def judge_paired(pairs: Sequence[Pair], *, threshold: float, shared: SharedSprea
     over the cases of the run. SLOWER is a suspicion, which `confirm_paired` decides.
 
     Args:
-        pairs: measurements of (base, head) in neighbouring sessions, two pairs at least.
+        pairs: valid measurements of (base, head) in neighbouring sessions, under one key; two at least.
         threshold: smallest change that counts, 0.02 for 2 %.
         shared: the ratios' spread, of `shared_spread_of_pairs`; where None, it is assumed.
     """
@@ -332,13 +332,6 @@ def _barred(
 
 
 def _barred_pairs(pairs: Sequence[Pair]) -> Verdict | None:
-    for pair in pairs:
-        for side, measurement in zip(("the base", "the working tree"), pair, strict=True):
-            if measurement.invalid is not None:
-                return Verdict(VerdictKind.INVALID, f"{side}: {measurement.invalid}")
-    keys = list(dict.fromkeys(measurement.key for pair in pairs for measurement in pair))
-    if len(keys) > 1:
-        return Verdict(VerdictKind.UNCOMPARABLE, f"measured as {' and '.join(keys)}")
     return _too_small([timed.summary.median_ns for pair in pairs for timed in pair])
 
 

@@ -15,7 +15,7 @@ from pytest_gpukern.gate.spread import SharedSpread, spread_key
 from pytest_gpukern.processes.sessions import Ending
 from pytest_gpukern.session.item import first_line
 from pytest_gpukern.values.difference import NEW_CODE, SAME_CODE
-from pytest_gpukern.values.result import Correctness, Measurement, Result, SessionRole, Verdict
+from pytest_gpukern.values.result import Correctness, Measurement, Result, SessionRole, Verdict, machine_code
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 FEWEST_PAIRS = 2
@@ -34,7 +34,7 @@ def measured_once(case: Both) -> bool:
 
 def same_code(case: Both) -> bool | None:
     """Says whether its kernels' machine code is the same on both sides; None where that is not known."""
-    base, head = map(_codes, case)
+    base, head = (machine_code(results[-1].kernels) if (results := _results(side)) else None for side in case)
     return None if base is None or head is None else base == head
 
 
@@ -97,8 +97,7 @@ def _is_known(result: Result) -> bool:
         and [measurement.scope for measurement in times] == ["kernel"]
         and bool(times[0].work)
         and times[0].summary.median_ns > 0
-        and bool(result.kernels)
-        and all(kernel.machine_code_sha256 is not None for kernel in result.kernels)
+        and machine_code(result.kernels) is not None
     )
 
 
@@ -333,12 +332,4 @@ def _results(endings: Iterable[Ending | None]) -> list[Result]:
 
 
 def _measured(side: Side, key: str) -> list[Measurement | None]:
-    sessions = (ending.result.measurements if ending and ending.result else () for ending in side)
-    return [next((measured for measured in session if measured.key == key), None) for session in sessions]
-
-
-def _codes(side: Side) -> tuple[str, ...] | None:
-    results = _results(side)
-    codes = [kernel.machine_code_sha256 for kernel in results[-1].kernels] if results else []
-    known = [code for code in codes if code is not None]
-    return tuple(sorted(known)) if known and len(known) == len(codes) else None
+    return [ending.result.time(key) if ending and ending.result else None for ending in side]

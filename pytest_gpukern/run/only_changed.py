@@ -15,7 +15,7 @@ from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.run.spine import Evidence, TimedScope, with_facts
 from pytest_gpukern.values.backend_table import distributions_of_others
 from pytest_gpukern.values.fingerprint import Fingerprint
-from pytest_gpukern.values.result import CaseInfo, Measurement, Result, Verdict
+from pytest_gpukern.values.result import CaseInfo, Measurement, Result, Verdict, machine_code
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 
@@ -63,7 +63,7 @@ def _does_the_same(result: Result, probe: Measurement, environment: Environment,
     newest = max(past, key=lambda time: time.recorded)
     ratio = probe.summary.median_ns / statistics.median(time.median_ns for time in past)
     return (
-        all(kernel.machine_code_sha256 is not None for kernel in kernels)
+        machine_code(kernels) is not None
         and newest.conditions.problem_version == case.problem_version
         and _machine(result.fingerprint, case) == _machine(newest.fingerprint, case)
         and ratio > 0

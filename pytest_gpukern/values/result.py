@@ -533,6 +533,16 @@ class Result(Stored, frozen=True):
         return built(data, cls)  # type: ignore[no-any-return]
 
 
+def machine_code(kernels: Iterable[KernelFacts]) -> tuple[str, ...] | None:
+    """Returns the hash of each kernel's machine code, sorted; None without any, or where one is not known.
+
+    Kernels are not told by their launches, which may differ where the code is the same.
+    """
+    named = {(kernel.name, kernel.machine_code_sha256) for kernel in kernels}
+    known = sorted(code for _, code in named if code is not None)
+    return tuple(known) if known and len(known) == len(named) else None
+
+
 def hash_method(text: str) -> str:
     """Returns the method of a hash of bits or of machine code, which stands in front of it, or nothing.
 
