@@ -7,17 +7,15 @@ import numbers
 import random
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
 
 from pytest_gpukern.arrays.memory import INPUT_GUARD, OUTPUT_GUARD
 from pytest_gpukern.arrays.threaded import map_in_threads
 from pytest_gpukern.values.nearest import did_you_mean, refusing_unknown
 from pytest_gpukern.values.result import OutputError
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import DTypeLike
-
 
 POISON = 0x7FF9_7FFB
 POISONS = (POISON, 0xFFFA_FFC5)
@@ -36,8 +34,6 @@ def is_narrow(dtype: object) -> bool:
 
 def float_bits(dtype: Any) -> int:
     """Returns the bits of a float, or of a part of a complex number; 0 for other dtypes."""
-    import numpy as np
-
     if is_narrow(dtype):
         return int(re.findall(r"\d+", str(dtype))[0])
     return int(np.finfo(dtype).bits) if dtype.kind in "fc" else 0
@@ -59,8 +55,6 @@ def _is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def _finfo(dtype: DTypeLike) -> Any:
-    import numpy as np
-
     if (missing := dtype_missing(dtype)) is not None:
         raise ValueError(missing)
     dtype = np.dtype(dtype)
@@ -73,8 +67,6 @@ def _finfo(dtype: DTypeLike) -> Any:
 
 def unknown_dtype(dtype: object) -> str | None:
     """Says that there is no such dtype, and names the nearest; returns None where there is."""
-    import numpy as np
-
     try:
         np.dtype("float32" if is_narrow(dtype) else dtype)  # type: ignore[call-overload]
         return None
@@ -189,8 +181,6 @@ def compare(
     The reference `expected` has the same or a higher precision; ULPs are those of the output's dtype.
     `poison` is what the output was filled with before the launch; None if it was not.
     """
-    import numpy as np
-
     shape = actual.shape
     if _is_float(actual.dtype) and "c" in (actual.dtype.kind, expected.dtype.kind):  # real: imaginary 0
         actual = actual.astype(np.result_type(actual.dtype, np.complex64), copy=False)
@@ -221,8 +211,6 @@ class _Piece:
 
 def _compare_piece(piece: _Piece, tolerance: Tolerance, poison: int | None) -> Comparison | None:
     """Returns the comparison of a piece; None if all elements are equal."""
-    import numpy as np
-
     actual, expected = piece.actual, piece.expected
     if actual.dtype.kind == "b":  # True may be any byte but 0, and the poison is one
         actual = actual.view(np.uint8)
@@ -240,8 +228,6 @@ def _compare_piece(piece: _Piece, tolerance: Tolerance, poison: int | None) -> C
 
 def _closely(piece: _Piece, tolerance: Tolerance, poison: int | None) -> Comparison | None:
     """Returns the comparison of a piece that may hold wrong, unwritten or non-finite elements."""
-    import numpy as np
-
     actual, expected = piece.actual, piece.expected
     is_float = _is_float(actual.dtype)
     with np.errstate(all="ignore"):
@@ -290,8 +276,6 @@ def _parts_meet(
     tolerance: Tolerance,
 ) -> np.ndarray[Any, Any]:
     """Says which complex numbers meet a non-finite reference, part by part."""
-    import numpy as np
-
     met = np.ones(actual.shape, bool)
     for a, r, e in ((actual.real, rounded.real, expected.real), (actual.imag, rounded.imag, expected.imag)):
         near = np.isfinite(e) & (np.abs(a - e) <= tolerance.atol + tolerance.rtol * np.abs(e))
@@ -304,8 +288,6 @@ def _within(piece: _Piece, tolerance: Tolerance) -> Comparison | None:
 
     Returns None for any other piece, which we then compare closely.
     """
-    import numpy as np
-
     dtype = piece.actual.dtype
     with np.errstate(all="ignore"):
         error, size = piece.actual.astype(np.float64), piece.expected.astype(np.float64)
@@ -330,8 +312,6 @@ def _halves(values: np.ndarray[Any, Any], wide: Any) -> tuple[np.ndarray[Any, An
 
     Both halves of an integer have its sign, so (a − e) + (a_low − e_low) is exact where it cancels.
     """
-    import numpy as np
-
     if values.dtype.kind not in "iu" or values.dtype.itemsize < 8:
         return values.astype(wide), 0.0
     low = np.fmod(values, 2**32)
@@ -340,8 +320,6 @@ def _halves(values: np.ndarray[Any, Any], wide: Any) -> tuple[np.ndarray[Any, An
 
 def _holds_poison(actual: np.ndarray[Any, Any], poison: int) -> np.ndarray[Any, Any]:
     """Says for each element whether it, or a part of it, still holds the poison."""
-    import numpy as np
-
     parts = 2 if actual.dtype.kind == "c" else 1
     rows = actual.view(np.uint8).reshape(-1, actual.dtype.itemsize // parts)
     held = (rows == poison_bytes(poison, rows.size).reshape(rows.shape)).all(axis=1)
@@ -350,8 +328,6 @@ def _holds_poison(actual: np.ndarray[Any, Any], poison: int) -> np.ndarray[Any, 
 
 
 def poison_bytes(poison: int, nbytes: int) -> np.ndarray[Any, Any]:
-    import numpy as np
-
     return np.full(-(-nbytes // 4), poison, np.uint32).view(np.uint8)[:nbytes]
 
 
@@ -393,8 +369,6 @@ def still_poisoned(
 
 def _ulp_size(size: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Returns the distance of neighbouring numbers of `dtype` at magnitude `size`."""
-    import numpy as np
-
     info = _finfo(dtype)
     if size.dtype == np.float64 and dtype.itemsize < 8:
         # float64's exponent can hold the powers of two of narrower dtypes, so we build them from it.
@@ -472,8 +446,6 @@ class Tolerance:
         of float32. Floats of 8 bits may be a step off: "float8_e4m3fn" 0.125/2e-3, "float8_e5m2" 0.25/1.5e-5.
         Integers and booleans must be equal.
         """
-        import numpy as np
-
         name = str(dtype) if is_narrow(dtype) else np.dtype(dtype).name
         if (bits := re.match(r"float\d_e(\d)m([1-9])", name)) is not None:
             exponent, mantissa = map(int, bits.groups())
@@ -519,8 +491,6 @@ def default_tolerance(expected: np.ndarray[Any, Any], dtype: DTypeLike) -> Toler
     reference is nothing but such rounding, we do not scale. `dtype`, that of the output, may be the name of
     one that NumPy lacks.
     """
-    import numpy as np
-
     usual = Tolerance.for_dtype(dtype)
     if not usual.atol or is_narrow(dtype):  # its rounding is far above the bound anyway
         return usual

@@ -6,11 +6,9 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    import numpy as np
-
+import numpy as np
 
 Strides = tuple[int, ...]
 
@@ -88,8 +86,6 @@ class Damage:
 @functools.lru_cache(64)
 def guard_pattern(guard: int, start: int, nbytes: int) -> np.ndarray[Any, Any]:
     """Returns, read-only, what a zone of `nbytes` holds if it begins `start` bytes after a word."""
-    import numpy as np
-
     start %= 4
     word = guard.to_bytes(4, "little")
     return np.frombuffer(word * (-(-(start + nbytes) // 4) or 1), np.uint8)[start : start + nbytes]
@@ -157,8 +153,6 @@ class Placed:
         return c_strides(self.shape, self._step * self.dtype.itemsize)
 
     def view(self, allocation: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        import numpy as np
-
         return np.ndarray(self.shape, self.dtype, allocation, self.start, self.strides)
 
     def put(self, allocation: np.ndarray[Any, Any], contents: np.ndarray[Any, Any]) -> None:
@@ -168,8 +162,6 @@ class Placed:
 
     def damage(self, name: str, read: Callable[[int, int], np.ndarray[Any, Any]]) -> list[Damage]:
         """Returns what was written into the zones; `read` returns bytes of the allocation."""
-        import numpy as np
-
         zones = []
         for start, pattern in self.zones():
             unlike = (read(start, start + pattern.size) != pattern).view(np.uint8)

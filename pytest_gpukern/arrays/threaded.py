@@ -7,14 +7,12 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from pytest_gpukern.values.garbage import uncollected
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import ArrayLike, DTypeLike
-
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -53,8 +51,6 @@ def random_array(
     Raises:
         ValueError: `distribution` or `dtype` is none of these.
     """
-    import numpy as np
-
     with suppress(ImportError):
         import ml_dtypes  # noqa: F401 - from now on NumPy knows the names
     if distribution not in ("uniform", "normal"):
@@ -98,7 +94,6 @@ def few_changed(rng: np.random.Generator) -> np.random.Generator:
 
     The first, the middle and the last element stay the same, and so do single numbers and shuffles.
     """
-    import numpy as np
 
     class FewChanged(np.random.Generator):
         def __init__(self, bits: Any) -> None:
@@ -143,8 +138,6 @@ def elementwise(ufunc: np.ufunc, *operands: ArrayLike, dtype: DTypeLike = "float
     Raises:
         ValueError: the operands do not broadcast.
     """
-    import numpy as np
-
     arrays = [np.asarray(operand) for operand in operands]
     out = np.empty(np.broadcast_shapes(*(array.shape for array in arrays)), dtype)
     if not out.size:

@@ -8,15 +8,14 @@ import importlib.util
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from pytest_gpukern.arrays.compare import POISONS, Comparison, Tolerance
 from pytest_gpukern.arrays.memory import Damage, Placement, Span
 from pytest_gpukern.problems.problem import Output
 from pytest_gpukern.values.backend_table import BACKENDS
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Array = Any
 

@@ -13,17 +13,15 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from pytest_gpukern.arrays.compare import is_narrow, poison_bytes
 from pytest_gpukern.arrays.memory import Span, Strides, out_of_c_order, span_of
 from pytest_gpukern.backends.host import bits_of, poison
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.values.backend_table import BACKENDS, cuda_packages
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 _TRIES = 10**6
 
@@ -53,8 +51,6 @@ class UsersArray:
     @classmethod
     def of_interface(cls, interface: Mapping[str, Any], *, on_device: bool, **others: Any) -> UsersArray:
         """Returns where an array lies by NumPy's array interface or CUDA's, which have the same fields."""
-        import numpy as np
-
         dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
         pointer, read_only = interface["data"]
         strides = out_of_c_order(shape, interface.get("strides"), dtype.itemsize)
@@ -75,8 +71,6 @@ class UsersArray:
 
     def overlaps(self, other: UsersArray) -> bool:
         """Returns whether the arrays share an element, or may share one if it takes too long to tell."""
-        import numpy as np
-
         if not self.span.overlaps(other.span):  # host and device have one space of addresses
             return False
         if self.strides is None and other.strides is None:
@@ -101,8 +95,6 @@ class UsersArray:
 
     def fetch(self, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Returns a copy of its contents on the host, in C order."""
-        import numpy as np
-
         if self.host is None and self.strides is None:
             copy = np.empty(self.shape, self.dtype) if into is None else into
             _copy_from_device(copy, self.pointer)
@@ -121,8 +113,6 @@ class UsersArray:
 
     def poison(self, word: int) -> None:
         """Fills the elements, and nothing between them, so that their bytes in C order repeat `word`."""
-        import numpy as np
-
         if not self.nbytes:
             return
         if self.host is not None and self.strides is None:
@@ -142,8 +132,6 @@ class UsersArray:
 
     def put(self, contents: np.ndarray[Any, Any]) -> None:
         """Writes contents of its shape and dtype; bytes between its elements stay as they are."""
-        import numpy as np
-
         if self.host is not None:
             self.host[...] = contents
         elif self.strides is None:
@@ -165,8 +153,6 @@ class UsersArray:
 
     def values(self, fetched: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Returns fetched contents as numbers to compare, with bfloat16 as float32."""
-        import numpy as np
-
         values = fetched
         if "bfloat16" in self.read_as:
             values = (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
@@ -176,8 +162,6 @@ class UsersArray:
 
     def _strided(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Returns a copy of all bytes of its span, and its elements in them."""
-        import numpy as np
-
         raw = np.empty(self.span.stop - self.span.start, np.uint8)
         _copy_from_device(raw, self.span.start)
         return raw, np.ndarray(self.shape, self.dtype, raw, self.pointer - self.span.start, self.strides)
@@ -188,8 +172,6 @@ def users_array(value: Any) -> UsersArray | None:
 
     Returns None for anything else, such as a NumPy scalar, and for arrays of Python objects.
     """
-    import numpy as np
-
     if isinstance(value, (np.generic, type)) or hasattr(value, "__dask_graph__"):
         return None
     read_as: tuple[str, ...] = ()
@@ -380,8 +362,6 @@ def refuse_what_proves_nothing(actual: Any, expected: Any) -> None:
         TypeError: `actual` or an item of it is lazy or of an unknown class, or one is of NumPy's subclasses.
         ValueError: they share memory.
     """
-    import numpy as np
-
     for role, value in (*leaves("actual", actual), *leaves("expected", expected)):
         if isinstance(value, np.ndarray) and type(value) is not np.memmap and backend_of(value) is None:
             raise TypeError(
@@ -438,8 +418,6 @@ def to_host(value: Any) -> np.ndarray[Any, Any]:
     Raises:
         TypeError: it holds no numbers.
     """
-    import numpy as np
-
     if hasattr(value, "__dask_graph__"):
         value = value.compute(scheduler="synchronous")
     lies = None if _holds_its_values(value) else users_array(value)  # whose own methods may compute

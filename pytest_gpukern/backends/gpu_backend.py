@@ -7,7 +7,9 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from pytest_gpukern.arrays import compare as comparison
 from pytest_gpukern.arrays.compare import Tolerance, is_narrow
@@ -25,10 +27,6 @@ from pytest_gpukern.gpu.compare import compare_on_device
 from pytest_gpukern.gpu.runtime import DeviceArray, checked, runtime
 from pytest_gpukern.problems.problem import Output
 
-if TYPE_CHECKING:
-    import numpy as np
-
-
 _LOOKED_AT_BYTES = 1 << 20
 """Size of the end of an output that we watch for late writes."""
 
@@ -41,8 +39,6 @@ class PlacedDeviceArray(DeviceArray):
 
     def upload(self, host: np.ndarray[Any, Any]) -> None:
         """Copies from the host, and leaves the bytes around the elements as they are."""
-        import numpy as np
-
         whole = self._bytes(0, self._placed.nbytes)
         self._placed.put(whole, np.ascontiguousarray(host, dtype=self.dtype))
         if whole.size:
@@ -52,8 +48,6 @@ class PlacedDeviceArray(DeviceArray):
         self.upload(other.download())
 
     def fill(self, word: int, stream: Any = None) -> None:  # noqa: ARG002
-        import numpy as np
-
         self.upload(np.ndarray(self.shape, self.dtype, comparison.poison_bytes(word, self.nbytes)))
 
     def download(self, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
@@ -200,8 +194,6 @@ class CudaWorkspace:
         on other streams is then not done when the copy engine copies. We watch only the end of large outputs,
         and no strided ones.
         """
-        import numpy as np
-
         sizes = {name: min(array.nbytes, _LOOKED_AT_BYTES) for name, array in self._outputs.items()}
         early = int(checked("cuMemHostAlloc", max(1, sum(sizes.values())), 0))
         try:

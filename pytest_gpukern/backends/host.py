@@ -6,7 +6,10 @@ import hashlib
 import itertools
 import zlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
 
 from pytest_gpukern.arrays import compare as comparison
 from pytest_gpukern.arrays.compare import Tolerance
@@ -25,11 +28,6 @@ from pytest_gpukern.arrays.threaded import map_in_threads
 from pytest_gpukern.backends.backend import Backend, Form
 from pytest_gpukern.problems.problem import Output
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import DTypeLike
-
-
 _PIECE = 1 << 24
 
 
@@ -40,8 +38,6 @@ def is_array(value: Any) -> bool:
 
 def poison(array: np.ndarray[Any, Any], word: int = comparison.POISON) -> None:
     """Fills an array with a poison, as if it lay in C order."""
-    import numpy as np
-
     if not array.flags.c_contiguous:
         filled = np.empty(array.shape, array.dtype)
         poison(filled, word)
@@ -55,8 +51,6 @@ def poison(array: np.ndarray[Any, Any], word: int = comparison.POISON) -> None:
 
 def copy_into(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
     """Copies contents, in threads where both are contiguous."""
-    import numpy as np
-
     if not (target.flags.c_contiguous and source.flags.c_contiguous and target.dtype == source.dtype):
         target[...] = source
         return
@@ -76,8 +70,6 @@ def bits_of(array: np.ndarray[Any, Any]) -> str | None:
 
 def _checksums(array: np.ndarray[Any, Any]) -> list[int]:
     """Returns the CRC-32 of each piece of an array, as if it lay in C order."""
-    import numpy as np
-
     return _in_pieces(zlib.crc32, np.ascontiguousarray(array).reshape(-1).view("u1"))
 
 
@@ -96,8 +88,6 @@ class GuardedArray:
     def __init__(
         self, shape: tuple[int, ...], dtype: DTypeLike, guard: int, placement: Placement | None = None
     ) -> None:
-        import numpy as np
-
         self._placed = Placed(tuple(shape), np.dtype(dtype), placement or Placement(), guard)
         buffer = np.empty(self._placed.nbytes + BOUNDARY_BYTES, np.uint8)
         self._bytes = buffer[-buffer.ctypes.data % BOUNDARY_BYTES :][: self._placed.nbytes]
@@ -120,8 +110,6 @@ class HostWorkspace:
         placed: Mapping[str, Placement] | None = None,
         poisons: tuple[int, ...] = comparison.POISONS,
     ) -> None:
-        import numpy as np
-
         placed = placed or {}
         self.array_type = type(self._given(np.empty(0)))
         forms = {name: value for name, value in inputs.items() if is_array(value) and name not in outputs}
@@ -186,8 +174,6 @@ class HostWorkspace:
         return comparison.compare(self._bound[output], expected, tolerance, poison=self._poison or None)
 
     def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        import numpy as np
-
         if into is None:
             return np.array(self._bound[output])
         into[...] = self._bound[output]

@@ -5,15 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from pytest_gpukern.backends.backend import Backend, Form
 from pytest_gpukern.backends.gpu_backend import GpuBackend
 from pytest_gpukern.backends.host import HostWorkspace
 from pytest_gpukern.gpu.runtime import DeviceArray
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class NumbaBackend(GpuBackend):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from pytest_gpukern.arrays.compare import is_narrow
 from pytest_gpukern.backends.backend import Backend, Form
@@ -10,9 +12,6 @@ from pytest_gpukern.backends.foreign_array import users_array
 from pytest_gpukern.backends.host import HostWorkspace
 from pytest_gpukern.backends.torch import TorchBackend
 from pytest_gpukern.gpu.simulator.switch import OPTION, TRITON_VARIABLE
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class TritonBackend(TorchBackend):

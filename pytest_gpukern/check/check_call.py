@@ -15,8 +15,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 from msgspec import structs
 
 from pytest_gpukern.arrays.compare import (
@@ -80,10 +81,6 @@ from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import OutputError
 
-if TYPE_CHECKING:
-    import numpy as np
-
-
 _QUICK_NS = 1e8
 """A call that takes longer is not made a third time."""
 _VERY_SLOW_NS = 1e9
@@ -136,8 +133,6 @@ class _Declared:
 
     def split(self, left: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
         """Returns what a call left, with zeros outside the region, and which elements it changed there."""
-        import numpy as np
-
         if self.region is None or self.original is None:
             return left, None
         raw, looked = f"V{left.dtype.itemsize}", np.zeros_like(left)
@@ -353,8 +348,6 @@ class CheckedCalls(Launch):
 
     def _declare_region(self, name: str, region: Any, output: _Declared | None) -> None:
         """Notes which part of an output is written; raises DeclarationError if it does not fit."""
-        import numpy as np
-
         label = f"{self._where}: gpu_benchmark(written={{…: {region!r}}}): {name}"
         if output is None or output.updates:
             raise DeclarationError(f"{label} is not in outputs=")
@@ -712,8 +705,6 @@ class SeenOutputs:
 
     def _copied(self, copy: Any, *, in_part: bool = False) -> set[str]:
         """Returns the outputs, not compared so far, that a host array holds a copy of, or is a part of."""
-        import numpy as np
-
         equal, held, holding = list[str](), set[str](), set[str]()
         for name in self.never_compared if isinstance(copy, np.ndarray) else ():
             output = self.outputs[name]
@@ -877,8 +868,6 @@ def _narrower(name: str, dtype: object, given: set[Any]) -> str | None:
 
 def _refuse_nothing(reference: np.ndarray[Any, Any], *, may_be_empty: bool) -> None:
     """Raises ValueError if a reference has no element to compare with, or only NaN."""
-    import numpy as np
-
     if not reference.size and not may_be_empty:
         raise ValueError(
             f"actual and expected have shape {reference.shape}, so nothing is compared: verify what the "

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from warnings import catch_warnings
 
+import numpy as np
 import pytest
 from msgspec import structs
 
@@ -40,10 +41,6 @@ from pytest_gpukern.values.determinism import of_launches
 from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.options import sanitizing_tool
 from pytest_gpukern.values.result import OutputError
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 NO_MISTAKES = (SimulatorUnsupported, ProblemError, pytest.exit.Exception)
 """Errors in a user's code that say nothing about its kernel."""
@@ -156,8 +153,6 @@ class Prepared(Launch):
 
         Touching new pages takes longer than copying into them. No kernel is ever given these arrays.
         """
-        import numpy as np
-
         return {name: np.ones(spec.shape, spec.dtype) for name, spec in self.dataset.specs.items()}
 
     def launch_and_keep(self) -> None:
@@ -260,8 +255,6 @@ class Prepared(Launch):
 
         An element of the declared part is unwritten if it is wrong and unchanged by the launch.
         """
-        import numpy as np
-
         dataset, actual = self.dataset, self.workspace.fetch(name)
         tolerance, region = dataset.tolerances[name], dataset.specs[name].written
         with np.errstate(all="ignore"):
@@ -284,8 +277,6 @@ class Prepared(Launch):
         return any(not self.workspace.compare(name, other, tolerance).mismatches for other in references)
 
     def written(self) -> Iterator[Written]:
-        import numpy as np
-
         for name, spec in self.dataset.specs.items() if self.dataset.expected is None else ():
             comparison = self.workspace.compare(name, np.zeros(spec.shape, spec.dtype), Tolerance())
             yield Written(name, comparison.shape, comparison.unwritten, comparison.first_unwritten)

@@ -11,7 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Thread
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from pytest_gpukern.arrays.compare import Comparison, Tolerance
 from pytest_gpukern.arrays.memory import Damage, Strides, c_strides
@@ -20,9 +22,6 @@ from pytest_gpukern.problems.problem import Output
 from pytest_gpukern.values.determinism import Determinism, of_launches
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import OutputError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class Memory(Protocol):
@@ -309,8 +308,6 @@ def diagnose_form(
 
     Strides are in bytes; None means C order without gaps.
     """
-    import numpy as np
-
     if (other := diagnose_shape(name, tuple(shape), tuple(declared.shape))) is not None:
         return other
     if np.dtype(dtype) != np.dtype(declared.dtype):
@@ -373,8 +370,6 @@ def diagnose_launches(name: str, bits: Sequence[str | None], declared: str | Non
 
 def _at(index: int, shape: tuple[int, ...]) -> str:
     """Writes a flat index as Python code would, such as `[2, 1]`."""
-    import numpy as np
-
     if index < 0 or not shape:
         return "[()]"
     return "[" + ", ".join(str(int(axis)) for axis in np.unravel_index(index, shape)) + "]"

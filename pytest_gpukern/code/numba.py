@@ -18,6 +18,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+
 from pytest_gpukern.code.launches import (
     H200,
     CannotBeKnown,
@@ -157,7 +159,6 @@ class NumbaStandIn:
 
     def _driver_answers(self, binding: Any) -> dict[str, Callable[..., Any]]:
         """Returns the driver's functions that Numba calls, by name, on memory of the host."""
-        import numpy as np
 
         def allocate(size: int, shared: int = 0) -> int:
             self._shares_memory |= bool(shared)

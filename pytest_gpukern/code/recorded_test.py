@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import pytest
 
 from pytest_gpukern.backends.backend import missing_library
@@ -227,8 +228,6 @@ class RecordedTest(MeasuredTest):
 
     def _arrays(self, case: Case) -> dict[str, Any]:
         """Returns inputs and outputs as NumPy has them. The contents of outputs are never touched."""
-        import numpy as np
-
         problem, point = case.problem, case.point
         inputs = self._inputs_at(problem, point)
         outputs = {}

@@ -15,14 +15,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.gpu.runtime import CudaRuntime, DeviceArray, checked, cuda_source, launcher, runtime
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 Call = Callable[[], None]
 BLOCK = 256
@@ -147,8 +145,6 @@ def _fma_rate(cuda: CudaRuntime, fma: _Fma) -> float:
 @contextmanager
 def _multiply_adds(cuda: CudaRuntime, fma: _Fma, blocks: int) -> Iterator[Callable[[int], None]]:
     """Yields a function that queues so many iterations of 512 multiply-adds a thread."""
-    import numpy as np
-
     values = fma_values(fma.dtype, fma.lanes)
     with allocated(values.nbytes) as array:
         checked("cuMemcpyHtoD", array.pointer, values.ctypes.data, values.nbytes)
@@ -159,8 +155,6 @@ def _multiply_adds(cuda: CudaRuntime, fma: _Fma, blocks: int) -> Iterator[Callab
 
 def fma_values(dtype: str, lanes: int = 1) -> np.ndarray[Any, Any]:
     """Returns factor, addend, a sum that no thread reaches, room for it, and random starting values."""
-    import numpy as np
-
     rng = np.random.default_rng(0)
     shape = (4 + CHAINS * BLOCK, lanes)
     if dtype == "uint32":
@@ -195,8 +189,6 @@ def _device_copy(cuda: CudaRuntime) -> dict[str, float]:
 @contextmanager
 def _copied_buffers(cuda: CudaRuntime, size: int) -> Iterator[tuple[DeviceArray, DeviceArray, Call]]:
     """Yields an array without a pattern, one of the same size, and the kernel's copy from it to that."""
-    import numpy as np
-
     with allocated(size) as source, allocated(size) as target:
         fill = cuda.kernel(copy_source(), "gpukern_fill")
         cuda.launch(fill, size // 4, source.pointer, np.uint64(size // 4))
@@ -236,8 +228,6 @@ def _pageable_copies(cuda: CudaRuntime) -> dict[str, float]:
 
     The host's clock times it, since the driver copies through its own buffers. A copy takes milliseconds.
     """
-    import numpy as np
-
     host = np.ones(_PAGEABLE_BYTES, np.uint8)  # written, so that its pages exist
     with allocated(host.nbytes) as array:
         to_device, to_host = (lambda: array.upload(host)), (lambda: array.download(host))

@@ -6,6 +6,8 @@ import ctypes
 import statistics
 from collections.abc import Sequence
 
+import numpy as np
+
 from pytest_gpukern.gpu.runtime import CudaRuntime, checked, cuda_source, launcher
 
 _DEVICEMAP = 2  # CU_MEMHOSTALLOC_DEVICEMAP
@@ -42,8 +44,6 @@ class ClockProbe:
         Raises:
             CUDAError: (of cuda.core) the launch failed, for example because the context was lost before.
         """
-        import numpy as np
-
         self._launch(self._mailbox, np.uint64(self._duration_ns), np.int64(_PATIENCE_CLOCKS))
         self._stream.sync()
         reading = median_clock(list(self._words))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from pytest_gpukern.arrays import compare as comparison
 from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.gpu.runtime import CudaRuntime, DeviceArray, checked, cuda_source
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _C_TYPES = {
     "float16": "f16",
@@ -39,8 +38,6 @@ def compare_on_device(
     poison: int | None,
 ) -> comparison.Comparison | None:
     """Compares like `arrays.compare.compare`, but on the device; None for dtypes without a kernel."""
-    import numpy as np
-
     dtype = np.dtype(dtype)
     actual_name, expected_name = dtype.name, expected.dtype.name
     is_float = actual_name in _FLOATS

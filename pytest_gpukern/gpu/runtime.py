@@ -13,15 +13,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from pytest_gpukern.arrays.memory import GUARD_BYTES, Damage, Placed, Placement
 from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.values.options import sanitizing_tool
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 _BLOCK = 256
 
@@ -82,8 +80,6 @@ class DeviceArray:
         guard: int | None = None,
         placement: Placement = Placement(),  # noqa: B008 - it cannot change
     ) -> None:
-        import numpy as np
-
         self.shape = tuple(int(length) for length in shape)
         self.dtype = np.dtype(dtype)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
@@ -117,8 +113,6 @@ class DeviceArray:
         return self._placed.damage(name, self._bytes)
 
     def _bytes(self, start: int, stop: int) -> np.ndarray[Any, Any]:
-        import numpy as np
-
         host = np.empty(stop - start, np.uint8)
         if host.size:
             checked("cuMemcpyDtoH", host.ctypes.data, self._allocation + start, host.nbytes)
@@ -126,8 +120,6 @@ class DeviceArray:
 
     def upload(self, host: np.ndarray[Any, Any]) -> None:
         """Copies from pageable host memory; call `synchronize` before a launch, as the copy may still run."""
-        import numpy as np
-
         source = np.ascontiguousarray(host, dtype=self.dtype)
         if self.nbytes:
             checked("cuMemcpyHtoD", self.pointer, source.ctypes.data, self.nbytes)
@@ -145,8 +137,6 @@ class DeviceArray:
 
     def download(self, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Copies to pageable host memory and waits."""
-        import numpy as np
-
         host = np.empty(self.shape, self.dtype) if into is None else into
         if self.nbytes:
             checked("cuMemcpyDtoH", host.ctypes.data, self.pointer, self.nbytes)
@@ -209,8 +199,6 @@ class CudaRuntime:
 
     def occupy(self, ns: float) -> None:
         """Occupies every thread of the device for `ns` nanoseconds: kernels have to wait, copies do not."""
-        import numpy as np
-
         kernel = self.kernel(cuda_source("launch.cu"), "gpukern_wait")
         launcher(self._aside, kernel, self.resident_threads // _BLOCK, _BLOCK)(np.uint64(ns))
 
@@ -223,8 +211,6 @@ class CudaRuntime:
 
     def flush_l2(self, stream: Any = None) -> None:
         """Queues a read of twice the L2 on `stream`; `reset_persisting_l2` handles persisting lines."""
-        import numpy as np
-
         if self._flush_buffer is None:
             self._flush_buffer = DeviceArray((2 * self.l2_bytes // 16 + 2, 16), np.uint8)
             self._flush_buffer.fill(0)
@@ -277,8 +263,6 @@ class CudaRuntime:
     @functools.cached_property
     def _hash(self) -> DeviceArray:
         """What a hash adds up in; to allocate it each time would take longer than most hashes."""
-        import numpy as np
-
         return DeviceArray((1,), np.uint64)
 
     def hash(self, array: DeviceArray) -> int:
@@ -287,8 +271,6 @@ class CudaRuntime:
 
     def hash_at(self, pointer: int, nbytes: int) -> int:
         """Hashes device memory likewise, from an address divisible by four; the same in every process."""
-        import numpy as np
-
         self.synchronize()  # the timed stream does not wait for others
         total, whole = self._hash, nbytes // 4
         total.fill(0, self.stream)

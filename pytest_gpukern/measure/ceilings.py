@@ -8,14 +8,12 @@ import math
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import structs
 
-from pytest_gpukern.gpu.ceiling_kernels import CANARIES, Measured, NotMeasuredError, measure_ceilings
 from pytest_gpukern.gpu.libcuda import CudaError
-from pytest_gpukern.gpu.runtime import CudaRuntime
 from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers.timer import TimerUnavailable, open_timer
@@ -25,6 +23,10 @@ from pytest_gpukern.values.result import HostCopy, JsonDict, Measurement
 from pytest_gpukern.values.stored import Stored
 from pytest_gpukern.values.timer_table import auto_timers
 from pytest_gpukern.values.untrusted_json import FileError, content_of, printable, read
+
+if TYPE_CHECKING:
+    from pytest_gpukern.gpu.ceiling_kernels import Measured
+    from pytest_gpukern.gpu.runtime import CudaRuntime
 
 _METHOD = 3
 """Part of the key. Raise it if kernels, methods or fields change, so that everybody measures again."""
@@ -120,9 +122,7 @@ class Ceilings(Stored, frozen=True):
 
 
 def load_or_measure(
-    fingerprint: Fingerprint,
-    warn: Callable[[str], None],
-    measure: Callable[[], Measured] = measure_ceilings,
+    fingerprint: Fingerprint, warn: Callable[[str], None], measure: Callable[[], Measured]
 ) -> Ceilings:
     """Returns the ceilings of the device that `fingerprint` describes, from the cache or measured now.
 
@@ -239,6 +239,8 @@ def measure_canaries() -> Measured:
     CUPTI could not time it. We discard nothing for low clocks: canaries are there to show what slows the
     device down.
     """
+    # Not above: reports read this file, and the kernels' file loads NumPy.
+    from pytest_gpukern.gpu.ceiling_kernels import CANARIES, Measured, NotMeasuredError
     from pytest_gpukern.gpu.runtime import runtime
 
     cuda = runtime()

@@ -8,18 +8,16 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.problems.call_by_name import Point
 from pytest_gpukern.problems.problem import Output, Problem
 from pytest_gpukern.problems.soundness import hardly_varies, passes_lower_precision, passes_zeros, rounded
 from pytest_gpukern.values.note import Note
-
-if TYPE_CHECKING:
-    import numpy as np
 
 CONTENTS = 3
 """Sets of inputs with different contents, for buffers in rotation; the last two differ in few elements."""
@@ -70,8 +68,6 @@ class Dataset:
     @classmethod
     def exact(cls, problem: Problem, point: Point, seed: int | None = None) -> Dataset:
         """Makes the set of integers, which outputs must match bit by bit."""
-        import numpy as np
-
         made = cls.make(problem, point, 0, seed, problem.inputs(point, 0, seed, exact=True))
         expected = made.expected
         assert expected is not None
@@ -86,8 +82,6 @@ class Dataset:
 
     @classmethod
     def special(cls, problem: Problem, point: Point, seed: int | None = None) -> Dataset:
-        import numpy as np
-
         inputs, planted = problem.with_special(point, seed)
         with np.errstate(all="ignore"):
             return replace(cls.make(problem, point, 0, seed, inputs), planted=planted)
@@ -97,8 +91,6 @@ class Dataset:
 
         Pointers, scalars, first and last elements stay the same: a variant may remember its answer by them.
         """
-        import numpy as np
-
         inputs = problem.inputs(point, self.seed_offset, self.seed, changes_few=True)
         if list(inputs) != list(self.inputs):
             return None
@@ -152,15 +144,11 @@ class Dataset:
     @property
     def dtypes(self) -> frozenset[str]:
         """NumPy's names of the dtypes of input and output arrays."""
-        import numpy as np
-
         outputs = [np.dtype(spec.dtype) for spec in self.specs.values()]
         return frozenset(str(dtype) for dtype in (*(a.dtype for a in self.input_arrays.values()), *outputs))
 
     @property
     def output_dtype(self) -> str | None:
-        import numpy as np
-
         names = {str(np.dtype(spec.dtype)) for spec in self.specs.values()}
         return names.pop() if len(names) == 1 else None
 
@@ -223,8 +211,6 @@ def _refuse_other_shapes(problem: Problem, first: Dataset, other: Dataset) -> No
 
 def store(made: Dataset, folder: Path) -> None:
     """Stores inputs and reference of a set for `load`, unless a value would not come back the same."""
-    import numpy as np
-
     arrays: list[np.ndarray[Any, Any]] = []
 
     def entry(value: Any) -> Any:
@@ -257,7 +243,6 @@ def store(made: Dataset, folder: Path) -> None:
 
 def load(folder: Path, problem: Problem, point: Point, seed_offset: int, seed: int | None) -> Dataset | None:
     """Returns the set that `store` wrote, its arrays mapped from their files; None if there is none."""
-    import numpy as np
 
     def value(entry: Any) -> Any:
         if "value" in entry:

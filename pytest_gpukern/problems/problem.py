@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+from numpy.typing import DTypeLike
+
 from pytest_gpukern.arrays.compare import Tolerance, dtype_missing, unknown_dtype
 from pytest_gpukern.arrays.memory import LAYOUTS, Placement, placements
 from pytest_gpukern.arrays.threaded import few_changed
@@ -20,9 +23,6 @@ from pytest_gpukern.values.nearest import refusing_unknown
 from pytest_gpukern.values.options import SANITIZERS
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import DTypeLike
-
     Expected = dict[str, np.ndarray[Any, Any]]
 
 
@@ -61,8 +61,6 @@ class Output:
     @property
     def nbytes(self) -> int:
         """Size of its elements."""
-        import numpy as np
-
         return math.prod(self.shape) * int(np.dtype(self.dtype).itemsize)
 
     def of_written(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -388,8 +386,6 @@ class Problem:
 
     def _rng(self, point: Point, seed_offset: int, seed: int | None) -> np.random.Generator:
         """Returns the generator for one set of contents; without a seed, that of every run that records."""
-        import numpy as np
-
         where = zlib.crc32(repr((self.name, sorted(point.items()))).encode())
         entropy = [_SEED if seed is None else seed, seed_offset, where]
         return np.random.default_rng(np.random.SeedSequence(entropy))
@@ -408,8 +404,6 @@ class Problem:
         If `exact`, they are those of `exact_inputs`. If it `changes_few`, they are the inputs of this offset
         with a few elements changed in each array that is drawn.
         """
-        import numpy as np
-
         rng = self._rng(point, seed_offset, seed)
         argument, make = ("exact_inputs", self._exact_inputs) if exact else ("make_inputs", self._make_inputs)
         assert make is not None
@@ -424,8 +418,6 @@ class Problem:
         self, point: Point, seed: int | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[int, float]]]:
         """Draws inputs with special values among them; returns also input → flat index → value."""
-        import numpy as np
-
         declared = self._special_values
         if callable(declared):
             declared = self._call(declared, point)
@@ -458,8 +450,6 @@ class Problem:
 
     def output_specs(self, point: Point, inputs: Names) -> dict[str, Output]:
         """Returns shape, dtype and order of each output at `point`."""
-        import numpy as np
-
         specs: dict[str, Output] = {}
         for name, entry in self._mapping("outputs", self._outputs, point, inputs).items():
             if isinstance(entry, tuple) and len(entry) == 2:
@@ -491,8 +481,6 @@ class Problem:
         return specs
 
     def _refuse_bad_region(self, name: str, spec: Output) -> None:
-        import numpy as np
-
         try:
             some = np.empty(spec.shape, bool)[spec.written].size > 0 or 0 in spec.shape
         except (IndexError, TypeError) as error:
@@ -502,8 +490,6 @@ class Problem:
 
     def reference(self, point: Point, inputs: Names) -> Expected | None:
         """Computes the expected outputs; None where only `check` decides."""
-        import numpy as np
-
         if self._reference is None:
             return None
         specs = self.output_specs(point, inputs)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from pytest_gpukern.arrays.compare import Tolerance, compare
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 _LOWER = {"float32": ("float16", 11), "float64": ("float32", 24)}
 """dtype → the next lower precision and the bits of its significand; TF32 has those of float16."""
@@ -26,8 +24,6 @@ def rounded(values: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
     Their range stays, as in TF32 and bfloat16: values that overflow float16 would be rejected for that alone.
     Values return unchanged if one of the dtypes has no lower precision.
     """
-    import numpy as np
-
     bits = _LOWER.get(_part(dtype), (None, 0))[1]
     if not bits or values.dtype.kind not in "fc":
         return values
@@ -70,8 +66,6 @@ def passes_lower_precision(
 
 
 def passes_zeros(name: str, expected: np.ndarray[Any, Any], dtype: Any, tolerance: Tolerance) -> str | None:
-    import numpy as np
-
     wanted = _sample(expected)
     if not wanted.size or compare(np.zeros(wanted.shape, dtype), wanted, tolerance, poison=None).mismatches:
         return None
@@ -82,8 +76,6 @@ def passes_zeros(name: str, expected: np.ndarray[Any, Any], dtype: Any, toleranc
 def hardly_varies(
     name: str, expected: np.ndarray[Any, Any], other: np.ndarray[Any, Any], dtype: Any
 ) -> str | None:
-    import numpy as np
-
     if expected.shape != other.shape or not expected.size:
         return None
     same = _sample(expected) == _sample(other)
@@ -99,8 +91,6 @@ def hardly_varies(
 
 def _part(dtype: Any) -> str:
     """Names a dtype; for a complex one, the dtype of its parts."""
-    import numpy as np
-
     name = str(np.dtype(dtype))
     return {"complex64": "float32", "complex128": "float64"}.get(name, name)
 

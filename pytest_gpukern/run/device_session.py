@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.gpu.ceiling_kernels import measure_ceilings
 from pytest_gpukern.gpu.errors import DeviceError
 from pytest_gpukern.gpu.fingerprint import take_fingerprint
 from pytest_gpukern.gpu.lock import DeviceLock, HostTurns
@@ -232,7 +233,7 @@ class DeviceSession:
         """Returns the best that the device does, measured once; None without a GPU. Hold the device first."""
         if not self.has_gpu:
             return None
-        return load_or_measure(self.fingerprint, self._late_warnings.append)
+        return load_or_measure(self.fingerprint, self._late_warnings.append, measure_ceilings)
 
     @functools.cached_property
     def canaries(self) -> Mapping[str, float]:

@@ -28,6 +28,8 @@ GPU_LIBRARIES = {
 }
 MAY_IMPORT_THEM = {"backends", "timers", "gpu", "code", "sanitizer"}
 """The last one for kernels of its own."""
+COMPUTES = {"arrays", "backends", "check", "code", "gpu", "problems"}
+"""Rooms that may load NumPy as they are imported; `gpu.nvml` and its like do not."""
 HEAVY = {*GPU_LIBRARIES, "numpy", "pytest_benchmark", "xdist", "threadpoolctl", "yaml", "hypothesis"}
 
 
@@ -132,12 +134,10 @@ def test_the_rule_about_gpu_libraries_has_something_to_hold():
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module or "pytest_gpukern")
-def test_importing_any_module_needs_the_standard_library_pytest_and_msgspec_only(module):
+def test_importing_a_module_needs_the_standard_library_pytest_msgspec_and_in_some_rooms_numpy(module):
     allowed = {*sys.stdlib_module_names, "pytest", "_pytest", "pytest_gpukern", "msgspec"}
-    # Only the simulator loads these two.
-    allowed |= {"gpu.simulator.threads": {"greenlet"}, "gpu.simulator.arithmetic": {"numpy"}}.get(
-        module, set()
-    )
+    allowed |= {"numpy"} if room(module) in COMPUTES else set()
+    allowed |= {"greenlet"} if module == "gpu.simulator.threads" else set()  # only the simulator loads it
     foreign = {
         name for name, inside in imports_of(module) if not inside and name.partition(".")[0] not in allowed
     }
@@ -166,7 +166,14 @@ def test_importing_the_plugin_loads_its_light_modules_and_the_standard_library_o
     assert HEAVY.isdisjoint({name.partition(".")[0] for name in after})
 
 
-def test_importing_the_rest_loads_no_gpu_library_and_no_numpy():
-    modules = ("run.measured_test", "run.environment", "check.check_variant", "gpu.runtime", "cli.main")
-    for loaded in loaded_by(*(f"import pytest_gpukern.{module}" for module in modules)):
-        assert HEAVY.isdisjoint({name.partition(".")[0] for name in loaded})
+@pytest.mark.parametrize(
+    ("modules", "heavy"),
+    [
+        ("cli.main cli.report cli.compare cli.baseline cli.fleet session.controller session.child", HEAVY),
+        ("run.measured_test run.environment check.check_variant gpu.runtime", HEAVY - {"numpy"}),
+    ],
+    ids=["what reports", "what measures"],
+)
+def test_what_reports_loads_no_numpy_and_what_measures_no_gpu_library(modules, heavy):
+    for loaded in loaded_by(*(f"import pytest_gpukern.{module}" for module in modules.split())):
+        assert heavy.isdisjoint({name.partition(".")[0] for name in loaded})

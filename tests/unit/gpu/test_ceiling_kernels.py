@@ -450,7 +450,7 @@ def test_each_canary_has_the_median_of_its_samples(monkeypatch, no_cupti, no_cop
 
     made = {name: functools.partial(canary, error=no_copy if name == "copy" else None) for name in MEDIANS}
     monkeypatch.setattr(ceilings, "open_timer", open_timer)
-    monkeypatch.setattr(ceilings, "CANARIES", made)
+    monkeypatch.setattr(module, "CANARIES", made)
     monkeypatch.setattr(cuda, "runtime", lambda: SimpleNamespace(synchronize=lambda: None, stream=None))
     found = measure_canaries()
     assert (found.values, found.complaints) == (values, complaints)
