@@ -71,6 +71,7 @@ from pytest_gpukern.check.engine import (
     repeat_while_steady,
 )
 from pytest_gpukern.gpu import memory_accounts
+from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.problems.problem import Output
@@ -903,9 +904,7 @@ class GuardedArrays:
             workspace = backend.workspace({}, {name: Output(memory.shape, memory.dtype)})
         self.held.append((backend, workspace))
         if copied and backend.on_gpu:
-            from pytest_gpukern.gpu.runtime import runtime
-
-            runtime().forget_dead_copies()  # the contents came through one
+            cuda.runtime().forget_dead_copies()  # the contents came through one
         return workspace.arrays[name]
 
     def damage(self) -> list[Damage]:

@@ -17,6 +17,7 @@ from pytest_gpukern.check.call_arguments import DeclarationError, takes_keyword
 from pytest_gpukern.check.check_call import CheckedCalls, GuardedArrays, SeenOutputs, Turn
 from pytest_gpukern.check.check_variant import NO_MISTAKES
 from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError, Made, complaint
+from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.model import Device
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
@@ -265,11 +266,7 @@ class CallSubject:
 
     def _timed(self, scope: str, executions: Executions, call_ns: float, **more: Any) -> TimedScope:
         """Says what is timed in a scope, with what the marker declares of the work."""
-        marker, on_gpu, elsewhere = self._context.marker, self._context.environment.gpu.has_gpu, False
-        if on_gpu:
-            from pytest_gpukern.gpu.runtime import works_elsewhere
-
-            elsewhere = works_elsewhere()
+        marker, on_gpu = self._context.marker, self._context.environment.gpu.has_gpu
         return TimedScope(
             scope,
             executions,
@@ -278,7 +275,7 @@ class CallSubject:
             call_ns,
             marker.bytes,
             marker.flops,
-            elsewhere=elsewhere,
+            elsewhere=on_gpu and cuda.works_elsewhere(),
             **more,
         )
 
@@ -288,11 +285,7 @@ class CallSubject:
 
         Numba, CuPy and PyCUDA launch on it unless told otherwise.
         """
-        if not self._context.environment.gpu.has_gpu:
-            return None
-        from pytest_gpukern.gpu.runtime import runtime
-
-        return runtime().device.default_stream
+        return cuda.runtime().device.default_stream if self._context.environment.gpu.has_gpu else None
 
     def _scopes(self) -> tuple[str, ...]:
         """Returns the scopes of the marker or the run; `kernel` shows whether the call launches anything."""
@@ -507,6 +500,4 @@ def waiting_for(device: Device | None) -> Callable[[], None]:
     """Returns a function that waits for all work on the device; without a real one it does nothing."""
     if device is None or device.is_simulated:
         return list[None]().clear  # does nothing, and costs the host's clock less than a function of ours
-    from pytest_gpukern.gpu.runtime import runtime
-
-    return runtime().synchronize
+    return cuda.runtime().synchronize

@@ -27,6 +27,7 @@ from pytest_gpukern.check.check_variant import (
 )
 from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError
 from pytest_gpukern.check.engine import check_left, checked_launch
+from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.measure.measure import Repeated, warm_up
 from pytest_gpukern.measure.observers import with_notes
@@ -36,6 +37,7 @@ from pytest_gpukern.problems.variants import SCOPES
 from pytest_gpukern.run.environment import Environment, available_host_bytes
 from pytest_gpukern.run.only_changed import is_as_recorded
 from pytest_gpukern.run.spine import Evidence, NotRunError, SubjectContext, TimedScope
+from pytest_gpukern.timers.graph import sets_needed
 from pytest_gpukern.timers.timer import Executions, Iteration
 from pytest_gpukern.values.backend_table import cuda_packages
 from pytest_gpukern.values.marker import MarkerOptions
@@ -446,20 +448,15 @@ _TRACED_FIRST = ("end_to_end", "kernel", "transfer", "launch")
 
 def sets_that_evict(dataset: Dataset) -> int:
     """Returns how many buffer sets evict each other from the L2."""
-    from pytest_gpukern.gpu.runtime import runtime
-    from pytest_gpukern.timers.graph import sets_needed
-
-    return sets_needed(dataset.device_bytes, runtime().l2_bytes)
+    return sets_needed(dataset.device_bytes, cuda.runtime().l2_bytes)
 
 
 def free_device_bytes(needed: float) -> float:
     """Returns the free memory of the device; if less than needed, we first drop the copies that we keep."""
-    from pytest_gpukern.gpu.runtime import runtime
-
-    free = runtime().free_bytes()
+    free = cuda.runtime().free_bytes()
     if needed > free:
-        runtime().forget_copies()
-        free = runtime().free_bytes()
+        cuda.runtime().forget_copies()
+        free = cuda.runtime().free_bytes()
     return free
 
 

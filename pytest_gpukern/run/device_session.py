@@ -8,9 +8,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.ceiling_kernels import measure_ceilings
+from pytest_gpukern.gpu.clock_probe import ClockProbe
 from pytest_gpukern.gpu.errors import DeviceError
 from pytest_gpukern.gpu.fingerprint import take_fingerprint
 from pytest_gpukern.gpu.lock import DeviceLock, HostTurns
@@ -27,15 +28,13 @@ from pytest_gpukern.gpu.simulator.switch import SimulatorState, deactivate
 from pytest_gpukern.gpu.theory import Peaks, peaks_of
 from pytest_gpukern.measure.ceilings import Ceilings, load_or_measure, measure_canaries
 from pytest_gpukern.measure.observers import Instruments, Observers
+from pytest_gpukern.timers.cupti import machine_code
+from pytest_gpukern.timers.cupti import timer as cupti
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.note import NO_GPU, Note, NotRun
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.settings import Settings
-
-if TYPE_CHECKING:
-    from pytest_gpukern.timers.cupti.machine_code import MachineCode
-
 
 _TO_LAUNCH_S = 0.05
 """How long we watch for launches of a thread that a test left running."""
@@ -190,13 +189,13 @@ class DeviceSession:
         return self._observed(lambda code: code.launches())
 
     @contextmanager
-    def _observed(self, observation: Callable[[MachineCode], AbstractContextManager[None]]) -> Iterator[None]:
+    def _observed(
+        self, observation: Callable[[machine_code.MachineCode], AbstractContextManager[None]]
+    ) -> Iterator[None]:
         if not self.measures:
             yield
             return
-        from pytest_gpukern.timers.cupti.machine_code import observed
-
-        with observed(observation):
+        with machine_code.observed(observation):
             yield
 
     @functools.cached_property
@@ -204,13 +203,10 @@ class DeviceSession:
         """Returns the instruments for looking at the device; None without a GPU. Needs a CUDA context."""
         if not self.has_gpu or self._nvml is None or self.device is None:
             return None
-        from pytest_gpukern.gpu.clock_probe import ClockProbe
-        from pytest_gpukern.gpu.runtime import runtime
-
         limits = self._nvml.limits(self.device.uuid)
         return Instruments(
             DeviceWatch(self._nvml, self.device, self._strangers),
-            ClockProbe(runtime()),
+            ClockProbe(cuda.runtime()),
             limits.sm_clock_mhz,
             limits.memory_clock_mhz,
         )
@@ -224,9 +220,7 @@ class DeviceSession:
         """Returns what the device cannot exceed; None without a GPU."""
         if not self.has_gpu or self._nvml is None or self.device is None:
             return None
-        from pytest_gpukern.gpu.runtime import runtime
-
-        return peaks_of(self._nvml, self.device, runtime().device.properties)
+        return peaks_of(self._nvml, self.device, cuda.runtime().device.properties)
 
     @functools.cached_property
     def ceilings(self) -> Ceilings | None:
@@ -348,40 +342,30 @@ class DeviceSession:
                 self._locks_host = False
             yield
 
+    @property
+    def _has_context(self) -> bool:
+        """Returns whether tests of this process use a CUDA context."""
+        return self.has_gpu and self.elsewhere is None
+
     def context_fault(self) -> str | None:
         """Returns CUDA's name of the error that made this process's CUDA context unusable, or None.
 
         Waits for all work on the device.
         """
-        if not self.has_gpu or self.elsewhere is not None:
-            return None
-        from pytest_gpukern.gpu.runtime import context_fault
-
-        return context_fault()
+        return cuda.context_fault() if self._has_context else None
 
     def launching_threads(self) -> str:
         """Names the threads that launch on the GPU now, if kernels are timed; returns "" for none."""
-        if not self.measures or self.elsewhere is not None:
-            return ""
-        from pytest_gpukern.timers.cupti.timer import launching_threads
-
-        return launching_threads(_TO_LAUNCH_S)
+        measures = self.settings.benchmark and self._has_context
+        return cupti.launching_threads(_TO_LAUNCH_S) if measures else ""
 
     def current_context(self) -> int:
         """Returns the address of this thread's CUDA context; 0 where there is none."""
-        if not self.has_gpu or self.elsewhere is not None:
-            return 0
-        from pytest_gpukern.gpu.runtime import current_context
-
-        return current_context()
+        return cuda.current_context() if self._has_context else 0
 
     def context_change(self, *, another_may_stay: bool) -> str | None:
         """Says why this process cannot go on in the CUDA context that it began with, or returns None."""
-        if not self.has_gpu or self.elsewhere is not None:
-            return None
-        from pytest_gpukern.gpu.runtime import context_change
-
-        return context_change(another_may_stay=another_may_stay)
+        return cuda.context_change(another_may_stay=another_may_stay) if self._has_context else None
 
     def close(self) -> None:
         """Restores the process's environment and closes NVML."""

@@ -16,6 +16,7 @@ from pytest_gpukern.backends import backend as backends
 from pytest_gpukern.backends import skcuda_imports
 from pytest_gpukern.backends.backend import Backend
 from pytest_gpukern.baseline.store import Store
+from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.fingerprint import take_provenance
 from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
 from pytest_gpukern.problems.dataset import MOST_CORNERS, Datasets
@@ -114,9 +115,7 @@ class Environment:
         if row.on_gpu:
             if not self.gpu.has_gpu:
                 return self.gpu.why_no_gpu
-            from pytest_gpukern.gpu.runtime import runtime
-
-            runtime()  # a device that fails is no library's fault, so it raises here
+            cuda.runtime()  # a device that fails is no library's fault, so it raises here
         try:
             self.backend(name)
         except Exception as error:  # noqa: BLE001 - from an unresolved symbol to a NumPy that is too new

@@ -16,6 +16,7 @@ from pytest_gpukern.check.call_arguments import DeclarationError
 from pytest_gpukern.check.check_call import GuardedArrays, SeenOutputs, check_against_reference
 from pytest_gpukern.check.diagnosis import diagnose_damage
 from pytest_gpukern.findings.findings import findings_that_fail
+from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.measure.rounds import Rounds, arguments_made
@@ -184,9 +185,7 @@ class MeasuredTest:
         """
         environment = self.environment
         if environment.gpu.has_gpu:
-            from pytest_gpukern.gpu.runtime import runtime
-
-            runtime().synchronize()
+            cuda.runtime().synchronize()
         earlier = self.result.errors if self.result else {}
         check = check_against_reference(
             f"output {len(earlier) + 1}" if earlier else "output",

@@ -25,6 +25,7 @@ from pytest_gpukern.gate.change import FEWEST, FRESH_SESSIONS
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable, unless_hopeless
 from pytest_gpukern.gate.spread import spread_key
+from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_hash
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.by_timer import HOST_REMEDY, measured_by, not_of_the_device
@@ -33,6 +34,8 @@ from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
 from pytest_gpukern.run.environment import Environment
+from pytest_gpukern.timers.cupti import machine_code
+from pytest_gpukern.timers.cupti import timer as cupti
 from pytest_gpukern.timers.timer import (
     Executions,
     NothingLaunched,
@@ -184,13 +187,11 @@ def with_facts(result: Result, environment: Environment) -> Result:
     device = environment.gpu.device
     if not result.case.on_gpu or device is None or not environment.gpu.has_gpu or not result.measurements:
         return result
-    from pytest_gpukern.gpu.runtime import at_home
-    from pytest_gpukern.timers.cupti.machine_code import machine_code
-
     seen = [measurement for measurement in result.measurements if measurement.work]
     of_kernels = [measurement for measurement in seen if measurement.scope == "kernel"] or seen
-    with at_home():
-        code, ceilings, canaries = machine_code(), environment.gpu.ceilings, environment.gpu.canaries
+    with cuda.at_home():
+        code, gpu = machine_code.machine_code(), environment.gpu
+        ceilings, canaries = gpu.ceilings, gpu.canaries
     kernels = kernel_facts(
         of_kernels[0].work if of_kernels else (),
         device.compute_capability,
@@ -564,8 +565,6 @@ class TimedScope:
         Raises:
             TimerUnavailable: CUPTI cannot be used here; the message says why.
         """
-        from pytest_gpukern.timers.cupti.timer import trace_of
-
         cold = self.cache == "cold"
         (iteration,) = self.executions.take(1, cold=cold)
-        return trace_of(self.scope, iteration, stream, cold=cold)
+        return cupti.trace_of(self.scope, iteration, stream, cold=cold)

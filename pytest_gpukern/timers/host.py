@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.timers.timer import Batch, Iteration
 from pytest_gpukern.values.garbage import uncollected
 
@@ -51,10 +52,8 @@ class HostTimer:
 
     @classmethod
     def on_stream(cls, stream: Any, *, any_stream: bool, queues: bool) -> HostTimer:  # noqa: ARG003
-        from pytest_gpukern.gpu.runtime import runtime, works_elsewhere
-
-        cuda = runtime()
-        return cls(cuda.synchronize, None if works_elsewhere() else lambda: cuda.flush_l2(stream))
+        runtime = cuda.runtime()
+        return cls(runtime.synchronize, None if cuda.works_elsewhere() else lambda: runtime.flush_l2(stream))
 
     @property
     def resolution_ns(self) -> float:

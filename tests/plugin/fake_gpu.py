@@ -14,7 +14,7 @@ import os
 import weakref
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
@@ -225,11 +225,10 @@ def install(monkeypatch, *, cupti=False, board=None):
         "open_backend",
         lambda name, *, simulated: HostBackend() if name == "host" else FakeBackend(name),
     )
-    put_module(
+    replace_in(
+        "gpu.runtime",
         monkeypatch,
-        "pytest_gpukern.gpu.runtime",
         runtime=lambda: runtime,
-        CudaError=OSError,
         works_elsewhere=lambda: ELSEWHERE,
         at_home=nullcontext,
         context_fault=lambda: FAULTS[0] if FAULTS else None,
@@ -237,13 +236,11 @@ def install(monkeypatch, *, cupti=False, board=None):
         current_context=lambda: CONTEXTS[-1],
     )
     code = SimpleNamespace(sha256=lambda name, registers: CODE.get(name), refused=None)
-    machine_code = importlib.import_module("pytest_gpukern.timers.cupti.machine_code")
-    monkeypatch.setattr(machine_code, "machine_code", lambda: code)
-    monkeypatch.setattr(machine_code, "observed", observed)
-    put_module(monkeypatch, "pytest_gpukern.timers.event", EventTimer=FakeTimer)
-    put_module(
+    replace_in("timers.cupti.machine_code", monkeypatch, machine_code=lambda: code, observed=observed)
+    replace_in("timers.event", monkeypatch, EventTimer=FakeTimer)
+    replace_in(
+        "timers.cupti.timer",
         monkeypatch,
-        "pytest_gpukern.timers.cupti.timer",
         CuptiTimer=FakeCuptiTimer,
         trace_of=trace_of if cupti else no_trace,
     )
@@ -331,10 +328,7 @@ def said_by(call, attribute, default):
     return getattr(call, attribute, getattr(inside, attribute, default))
 
 
-def put_module(monkeypatch, name, **contents):
-    """Puts a module in the place of one that needs CUDA."""
-    import sys
-
-    module = ModuleType(name)
-    vars(module).update(contents)
-    monkeypatch.setitem(sys.modules, name, module)
+def replace_in(module, monkeypatch, **stand_ins):
+    """Puts stand-ins into a module of ours that needs CUDA."""
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(f"pytest_gpukern.{module}.{name}", stand_in)

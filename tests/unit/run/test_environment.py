@@ -6,7 +6,6 @@ import re
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
-import host_cuda
 import pytest
 
 from pytest_gpukern.arrays.compare import draw_poisons
@@ -39,7 +38,7 @@ def opened(monkeypatch):
 
     monkeypatch.setattr(backends, "missing_library", lambda name, *, compiles: None)
     monkeypatch.setattr(backends, "open_backend", open_backend)
-    host_cuda.put_module(monkeypatch, "pytest_gpukern.gpu.runtime", runtime=runtime)
+    monkeypatch.setattr("pytest_gpukern.gpu.runtime.runtime", runtime)
     return behaviour
 
 
