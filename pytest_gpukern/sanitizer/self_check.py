@@ -18,7 +18,7 @@ import msgspec
 
 from pytest_gpukern.measure.ceilings import default_cache_dir
 from pytest_gpukern.package import FOLDER, __version__
-from pytest_gpukern.processes.process import end_group
+from pytest_gpukern.processes.process import end_group, started_with_us
 from pytest_gpukern.sanitizer.judge import judge_folder
 from pytest_gpukern.sanitizer.tool import Tool, environment_under
 from pytest_gpukern.values.atomic_file import TemporaryFolder, write_named
@@ -55,14 +55,9 @@ def missed_fault(program: Tool, tool: str) -> str | None:
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     with TemporaryFolder("sanitizer") as folder:
         command = (*program.command(tool, Path(folder)), sys.executable, "-P", "-m", __spec__.name, tool)
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **environment_under(tool, os.environ), "PYTHONPATH": path},
-            start_new_session=True,
-        )
+        environ = {**os.environ, **environment_under(tool, os.environ), "PYTHONPATH": path}
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123
+            process = started_with_us(command, environ, nowhere)
         try:
             status: int | None = process.wait(_TIMEOUT_S)
         except subprocess.TimeoutExpired:
