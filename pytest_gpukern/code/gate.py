@@ -16,15 +16,16 @@ from msgspec import structs
 from pytest_gpukern.code.record import CodeRecords, growth, judged, load
 from pytest_gpukern.gpu.theory import MULTIPROCESSORS
 from pytest_gpukern.measure.observers import ObservedTest
-from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions, Ending
+from pytest_gpukern.processes.messages import ChildRequest
+from pytest_gpukern.processes.sessions import ChildRun, ChildSessions, Ending
 from pytest_gpukern.report.run import AGAINST, CODE_ON_RECORD
 from pytest_gpukern.report.units import counted
 from pytest_gpukern.revisions.git import AgainstError, resolve, worktree
 from pytest_gpukern.revisions.sides import Sides
+from pytest_gpukern.session import stash
 from pytest_gpukern.session.collection import measured_case
 from pytest_gpukern.session.controller import Controller
 from pytest_gpukern.session.item import case_of, measures_in, replay
-from pytest_gpukern.session.stash import environment_of, refuse_distribution, runs_tests, settings_of, tell
 from pytest_gpukern.values.options import RECORDED_CODE
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import CompiledCode, Result
@@ -44,21 +45,19 @@ class CodeGate:
 
     def __init__(self, config: pytest.Config, controller: Controller) -> None:
         self._config, self._controller = config, controller
-        self._settings = settings = settings_of(config)
+        self._settings = settings = stash.settings_of(config)
         self._option = f"--gpukern-code={','.join(settings.code)}"
-        refuse_distribution(config, self._option, "its own processes")
+        stash.refuse_distribution(config, self._option, "its own processes")
         for name in settings.code:
             if name not in (*ARCHITECTURES, RECORDED_CODE):
                 known = ", ".join(ARCHITECTURES)
                 raise pytest.UsageError(f"{self._option}: {name!r} is none of {known}; or {RECORDED_CODE}")
-        store = environment_of(config).store
+        store = stash.environment_of(config).store
         self._records, store.load_code = CodeRecords(store), load
         self._revisions = None
         if settings.against is not None:
-            try:
+            with stash.refusing(AgainstError, option=f"--gpukern-against={settings.against}"):
                 self._revisions = resolve(settings.against, config.rootpath)
-            except AgainstError as error:
-                raise pytest.UsageError(f"--gpukern-against={settings.against}: {error}") from error
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
@@ -72,24 +71,21 @@ class CodeGate:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Compiles everything before the first test reports."""
-        if runs_tests(session):
-            try:
-                with phase("compiling"):
-                    self._compile(session.items)
-            except (AgainstError, FileError) as error:
-                raise pytest.UsageError(f"{self._option}: {error}") from error
+        if stash.runs_tests(session):
+            with stash.refusing(AgainstError, FileError, option=self._option), phase("compiling"):
+                self._compile(session.items)
         return (yield)
 
     def _compile(self, items: Sequence[pytest.Item]) -> None:
         architectures = self._architectures(items)
-        children = environment_of(self._config).children
+        children = stash.environment_of(self._config).children
         options = (*children.options, f"--gpukern-code={','.join(architectures)}")
         if self._settings.baseline != "off" or self._revisions is not None:
             options += ("--gpukern-baseline=compare",)  # it has what autotuners chose
             folder = self._settings.baseline_dir
             options += () if folder is None else (f"--gpukern-baseline-dir={folder}",)
         children = dataclasses.replace(children, options=options)
-        tell(self._config, f"compiling {counted(len(items), 'test')} for {', '.join(architectures)}")
+        stash.tell(self._config, f"compiling {counted(len(items), 'test')} for {', '.join(architectures)}")
         groups = _groups(items)
         found = _in_processes(children, groups, {})
         before = self._before(found, children, groups)

@@ -28,7 +28,7 @@ from pytest_gpukern.run.case_subject import case_info, why_not_here
 from pytest_gpukern.run.environment import available_host_bytes
 from pytest_gpukern.run.measured_test import MeasuredTest
 from pytest_gpukern.run.spine import Evidence
-from pytest_gpukern.session.stash import NEW_TEST, settings_of
+from pytest_gpukern.session.stash import NEW_TEST, refusing, settings_of
 from pytest_gpukern.values.backend_table import BACKENDS, cuda_packages
 from pytest_gpukern.values.note import CANNOT_BE_KNOWN, NOT_COVERED, NotRun
 from pytest_gpukern.values.result import CompiledCode, KernelFacts
@@ -110,13 +110,11 @@ def install(config: pytest.Config) -> StandIns:
     selected = settings_of(config).backends
     wanted = [name for name, row in BACKENDS.items() if row.recorded_by and name in (selected or (name,))]
     missing = {name: why for name in wanted if (why := missing_library(name, compiles=True)) is not None}
-    try:
+    with refusing(DisassemblyError, ImportError, option="--gpukern-code"):
         require_tools()
         if len(missing) == len(wanted):
             raise ImportError("; ".join(missing.values()) or "no selected backend can be compiled")
         return _installed(tuple(name for name in wanted if name not in missing))
-    except (DisassemblyError, ImportError) as error:
-        raise pytest.UsageError(f"--gpukern-code: {error}") from error
 
 
 _installed = functools.cache(StandIns)

@@ -5,6 +5,7 @@ msgspec writes them as MessagePack: no test can patch that, as it can patch `jso
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Union, get_args
 
 import msgspec
@@ -25,18 +26,15 @@ class Import(Message, frozen=True):
     module: str
 
 
-class Begin(Message, frozen=True):
-    """Says what to collect, and what the process is for.
+class ChildRequest(msgspec.Struct, frozen=True):
+    """Says what a process is to run, where and how.
 
     Attributes:
-        arguments: pytest's.
-        path: `sys.path`, so that both processes import the same.
-        nodeids: the tests that may be asked for; None for all that the command line names.
-        terminal: file for what pytest itself prints.
-        stacks: file for the stacks of all threads.
-        environ: variables that come to those which the process was started with.
-        children: starts the sessions that confirm, if a verdict may fail a test in this process; as JSON.
-        worker: of a worker of xdist, what its tests may ask of it: `workerid` and its like.
+        nodeids: pytest's names of the tests; empty for all that the command line names.
+        moved: folder of the parent's tree → the same folder in another tree, for arguments, `sys.path`,
+            `PYTHONPATH` and the working folder.
+        environ: additional environment variables; None for one that the process must not have.
+        command_prefix: what comes before Python on the command line, such as a tool that watches it.
         collects_all: whether to collect all that the command line names, and to list the unwanted tests.
         checked: tests that an earlier session of the same tree has checked in full.
         datasets: folder in which sessions of that tree keep inputs and references for each other.
@@ -44,19 +42,38 @@ class Begin(Message, frozen=True):
         watched_names: top-level names of modules that are listed wherever they were loaded from.
     """
 
-    arguments: tuple[str, ...]
-    path: tuple[str, ...]
-    nodeids: tuple[str, ...] | None
-    terminal: str = ""
-    stacks: str = ""
-    environ: dict[str, str] = {}
-    children: JsonDict | None = None
-    worker: JsonDict | None = None
+    nodeids: tuple[str, ...] = ()
+    moved: Mapping[str, str] = {}
+    environ: Mapping[str, str | None] = {}
+    command_prefix: tuple[str, ...] = ()
     collects_all: bool = False
     checked: frozenset[str] = frozenset()
     datasets: str | None = None
     watched_roots: tuple[str, ...] = ()
     watched_names: tuple[str, ...] = ()
+
+
+class Begin(Message, frozen=True):
+    """Says what to collect, and what the process is for.
+
+    Attributes:
+        arguments: pytest's.
+        path: `sys.path`, so that both processes import the same.
+        terminal: file for what pytest itself prints.
+        stacks: file for the stacks of all threads.
+        environ: variables that come to those which the process was started with.
+        children: starts the sessions that confirm, if a verdict may fail a test in this process; as JSON.
+        worker: of a worker of xdist, what its tests may ask of it: `workerid` and its like.
+    """
+
+    arguments: tuple[str, ...]
+    path: tuple[str, ...]
+    request: ChildRequest
+    terminal: str = ""
+    stacks: str = ""
+    environ: dict[str, str] = {}
+    children: JsonDict | None = None
+    worker: JsonDict | None = None
 
 
 class RunTest(Message, frozen=True):

@@ -9,16 +9,18 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
-import msgspec
+from msgspec import structs
 
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.processes import messages
+from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.process import TO_END_S, Gone, Process, last_lines
 from pytest_gpukern.values.note import NotRun
 from pytest_gpukern.values.result import JsonDict, Result
@@ -27,7 +29,6 @@ from pytest_gpukern.values.untrusted_json import built
 
 TIMEOUT_S = 600.0
 _NAMED = 3
-_SAID_AT_BEGIN = ("collects_all", "checked", "datasets", "watched_roots", "watched_names")
 _NOT_INHERITED = (
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"),  # of a git hook
     "PYTEST_ADDOPTS",
@@ -39,35 +40,12 @@ _NOT_INHERITED = (
 
 
 @dataclass(frozen=True)
-class ChildRequest:
-    """Says what a child session is to run.
-
-    Attributes:
-        nodeids: pytest's names of the tests.
-        moved: folder of the parent's tree → the same folder in another tree, for arguments, `sys.path`,
-            `PYTHONPATH` and the working folder.
-        environ: additional environment variables; None for one that the child must not have.
-        command_prefix: what comes before Python on the command line, such as a tool that watches it.
-        others: those of `messages.Begin`.
-    """
-
-    nodeids: tuple[str, ...]
-    moved: Mapping[str, str] = field(default_factory=dict)
-    environ: Mapping[str, str | None] = field(default_factory=dict)
-    watched_roots: tuple[str, ...] = ()
-    watched_names: tuple[str, ...] = ()
-    collects_all: bool = False
-    command_prefix: tuple[str, ...] = ()
-    checked: frozenset[str] = frozenset()
-    datasets: Path | None = None
-
-
-@dataclass(frozen=True)
 class ChildSessions:
     """Starts processes that run a run's tests as the run was asked to; `session.arguments` makes it.
 
     Attributes:
-        options: pytest's, with their values.
+        options: pytest's, with their values, of a process that does not judge.
+        judging: those of the run's measuring process, which judges.
         positional: paths and tests that this run was given.
         path: `sys.path`.
         blocked: plugins of pytest that the run blocks, of those whose options a child is given.
@@ -75,6 +53,7 @@ class ChildSessions:
     """
 
     options: tuple[str, ...]
+    judging: tuple[str, ...]
     positional: tuple[str, ...]
     folder: str
     path: tuple[str, ...]
@@ -89,42 +68,31 @@ class ChildSessions:
         return built(data, cls)  # type: ignore[no-any-return]
 
     def start(
-        self,
-        environ: Mapping[str, str | None],
-        *,
-        moved: Mapping[str, str] | None = None,
-        prefix: tuple[str, ...] = (),
-        turns: HostTurns | None = None,
-        shows_output: bool = False,
+        self, request: ChildRequest, *, turns: HostTurns | None = None, shows_output: bool = False
     ) -> Process:
-        """Starts a process that waits to be told what to run.
+        """Starts a process that waits to be told what to run, where and how the request says.
 
         It may import what it is told to before. With `turns` it does so while nobody times anything on the
         host; call this while nobody does.
         """
-        moved = moved or {}
+        sees = seeing(self.card) if self.card else {}
         return Process(
-            path=[_elsewhere(entry, moved) for entry in self.path],
-            folder=_elsewhere(self.folder, moved),
-            environ=environment({**(seeing(self.card) if self.card else {}), **environ}, moved),
-            prefix=prefix,
+            path=[moved_path(entry, request.moved) for entry in self.path],
+            folder=moved_path(self.folder, request.moved),
+            environ=environment({**sees, **request.environ}, request.moved),
+            prefix=request.command_prefix,
             shows_output=shows_output,
             turns=turns,
         )
 
     def begin(
-        self,
-        process: Process,
-        nodeids: tuple[str, ...] | None,
-        *,
-        moved: Mapping[str, str] | None = None,
-        basetemp: Path | None = None,
+        self, process: Process, request: ChildRequest, *, judges: bool = False, basetemp: Path | None = None
     ) -> messages.Begin:
-        """Returns what every process is told; temporary folders of tests lie in `basetemp`, or in its own."""
-        moved, place = moved or {}, process.place
+        """Returns what a process is told; temporary folders of tests lie in `basetemp`, or in its own."""
+        place = process.place
         # Nobody reads a child's summary; Hypothesis imports itself for its own, up to a second.
         given = (
-            *self.options,
+            *(self.judging if judges else self.options),
             *([f"--gpukern-device={self.card}"] if self.card else []),
             *([f"-ocache_dir={place / 'cache'}"] if "cacheprovider" not in self.blocked else []),
             *(["--no-summary"] if "terminal" not in self.blocked else []),
@@ -132,9 +100,10 @@ class ChildSessions:
             *self.positional,
         )
         return messages.Begin(
-            arguments=tuple(_elsewhere(argument, moved) for argument in given),
-            path=tuple(_elsewhere(entry, moved) for entry in self.path),
-            nodeids=nodeids,
+            arguments=tuple(moved_path(argument, request.moved) for argument in given),
+            path=tuple(moved_path(entry, request.moved) for entry in self.path),
+            request=request,
+            children=self.to_json() if judges else None,
         )
 
     def run(
@@ -151,17 +120,12 @@ class ChildSessions:
         `started` is a process that waits for its turn, started with the same `moved` and `environ`.
         """
         ran, left, total = ChildRun(), request.nodeids, len(request.nodeids)
-
-        def count() -> None:
-            if progress is not None:
-                progress(len(ran.endings), total)
-
         while True:
-            process = started or self.start(
-                request.environ, moved=request.moved, prefix=request.command_prefix
-            )
+            process = started or self.start(request)
             try:
-                self._run_in(process, request, left, ran, count)
+                for _ in self._run_in(process, structs.replace(request, nodeids=left), ran):
+                    if progress is not None:
+                        progress(len(ran.endings), total)
             finally:
                 process.kill()
             for nodeid in left:
@@ -180,27 +144,20 @@ class ChildSessions:
                 return ran
             if ran.during is not None:
                 ran.fail(ran.during, ran.problem or "")
-            request = dataclasses.replace(request, collects_all=False)
+            request = structs.replace(request, collects_all=False)
 
-    def _run_in(
-        self,
-        process: Process,
-        request: ChildRequest,
-        nodeids: tuple[str, ...],
-        ran: ChildRun,
-        progress: Callable[[], object],
-    ) -> None:
+    def _run_in(self, process: Process, request: ChildRequest, ran: ChildRun) -> Iterator[None]:
+        """Runs tests in one process as far as it comes; yields after each that ended."""
         ran.during, ran.ended_early, ran.problem, ran.status, ran.exit = None, True, None, None, None
         slow = f"took longer than {TIMEOUT_S:g} s"
-        said = {name: getattr(request, name) for name in _SAID_AT_BEGIN}
-        process.begin(msgspec.structs.replace(self.begin(process, nodeids, moved=request.moved), **said))
+        process.begin(self.begin(process, request))
         collected = process.collected(ran.hear)
         if isinstance(collected, Gone):
             ran.end_with(process, collected)
             return
         ran.others = ran.others or collected.others
         collected_ids = frozenset(collected.nodeids)
-        left = [nodeid for nodeid in nodeids if nodeid in collected_ids]
+        left = [nodeid for nodeid in request.nodeids if nodeid in collected_ids]
         lost = None
         while left and lost is None:
             ran.during = left.pop(0)
@@ -215,7 +172,7 @@ class ChildSessions:
             if done.lost is not None:  # another process runs the others
                 lost = f"{ran.during} lost the CUDA context: {done.lost}"
             ran.during = None
-            progress()
+            yield
         ended = process.end(ran.hear)
         if isinstance(ended, Gone):
             ran.end_with(process, ended)
@@ -224,7 +181,7 @@ class ChildSessions:
         # A tool around it may print much once pytest is done.
         ran.status = process.status(TIMEOUT_S if request.command_prefix else TO_END_S)
         ran.ended_early = bool(left)
-        ran.problem = lost if left else ran.what_is_missing(nodeids, process.said)
+        ran.problem = lost if left else ran.what_is_missing(request.nodeids, process.said)
 
 
 class Ending(NamedTuple):
@@ -327,17 +284,19 @@ def seeing(*uuids: str) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(uuids), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
-def environment(environ: Mapping[str, str | None], moved: Mapping[str, str] | None = None) -> dict[str, str]:
+def environment(
+    environ: Mapping[str, str | None], moved: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
     """Returns a child's environment: this process's without what is its own, changed as `environ` says."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
     variables = {name: value for name, value in {**own, **environ}.items() if value is not None}
     if "PYTHONPATH" in variables and moved:
         entries = variables["PYTHONPATH"].split(os.pathsep)
-        variables["PYTHONPATH"] = os.pathsep.join(_elsewhere(entry, moved) for entry in entries)
+        variables["PYTHONPATH"] = os.pathsep.join(moved_path(entry, moved) for entry in entries)
     return variables
 
 
-def _elsewhere(text: str, moved: Mapping[str, str]) -> str:
+def moved_path(text: str, moved: Mapping[str, str]) -> str:
     """Replaces a folder of this tree by that of another, in a path or an argument that holds one."""
     for here, there in moved.items():
         folder = re.compile(rf"(^|^-\w|[=:,]){re.escape(here)}(?=$|[/:,])")

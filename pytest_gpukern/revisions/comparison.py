@@ -19,6 +19,7 @@ from msgspec import structs
 from pytest_gpukern.gate.change import FRESH_PAIRS, MOST_FRESH_PAIRS
 from pytest_gpukern.gate.spread import SharedSpread
 from pytest_gpukern.gpu.lock import HostTurns
+from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.process import Process
 from pytest_gpukern.report.records import some_of
 from pytest_gpukern.report.run import AGAINST
@@ -50,11 +51,10 @@ class Against:
         self._ahead: Ahead | None = None
         self._held = ExitStack()
         config.add_cleanup(self._held.close)
-        stash.refuse_distribution(config, f"--gpukern-against={revision}", "the sessions of both sides")
-        try:
+        self._option = f"--gpukern-against={revision}"
+        stash.refuse_distribution(config, self._option, "the sessions of both sides")
+        with stash.refusing(AgainstError, option=self._option):
             self._revisions = resolve(revision, config.rootpath)
-        except AgainstError as error:
-            raise pytest.UsageError(f"--gpukern-against={revision}: {error}") from error
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
@@ -77,12 +77,8 @@ class Against:
         """Measures both sides before the first test runs."""
         if stash.runs_tests(session):
             items = {item.nodeid: item for item in session.items if measures_in(item)}
-            try:
-                with phase("paired sessions"):
-                    self._compare(items)
-            except AgainstError as error:
-                revision = self._revisions.asked
-                raise pytest.UsageError(f"--gpukern-against={revision}: {error}") from error
+            with stash.refusing(AgainstError, option=self._option), phase("paired sessions"):
+                self._compare(items)
         return (yield)
 
     def _compare(self, items: Mapping[str, pytest.Item]) -> None:
@@ -120,7 +116,8 @@ class Against:
 
     def _start(self, on_base: bool) -> Process:
         moved = Sides.of(self._revisions, self._worktree).moved if on_base else {}
-        return stash.children_of(self._config).start(self._environ, moved=moved, turns=self._host)
+        request = ChildRequest(moved=moved, environ=self._environ)
+        return stash.children_of(self._config).start(request, turns=self._host)
 
     @property
     def _environ(self) -> dict[str, str | None]:

@@ -17,9 +17,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pytest_gpukern.processes.messages import LoadedModule
+from pytest_gpukern.processes.messages import ChildRequest, LoadedModule
 from pytest_gpukern.processes.process import Process, last_lines
-from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions
+from pytest_gpukern.processes.sessions import ChildRun, ChildSessions
 from pytest_gpukern.report import units
 from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.revisions.git import AgainstError, Revisions
@@ -183,7 +183,7 @@ class Turns:
             watched_names=tuple({*side.names, *other.names}),
             collects_all=on_base and not runs and not names_tests,
             checked=_checked(runs),
-            datasets=self.folder / ("base" if on_base else "head"),
+            datasets=str(self.folder / ("base" if on_base else "head")),
         )
         started = self.ahead.take(on_base, coming)
         run = self.children.run(request, telling_now_and_then(self.tell, line), started)

@@ -32,8 +32,8 @@ from pytest_gpukern.measure.by_timer import HOST_REMEDY, measured_by, not_of_the
 from pytest_gpukern.measure.measure import Sampler, rule_for, rule_of_a_glance
 from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.measure.statistics import StoppingRule
-from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
 from pytest_gpukern.run.environment import Environment
+from pytest_gpukern.run.extra_sessions import measure_extra_sessions
 from pytest_gpukern.timers.cupti import machine_code
 from pytest_gpukern.timers.cupti import timer as cupti
 from pytest_gpukern.timers.timer import (
@@ -376,8 +376,8 @@ def _fresh(
             range(before + 1, before + count + 1),
             environ=environment.gpu.for_children,
             role=role,
-        )
-    return extra.of(result.nodeid, count)
+        )[result.nodeid]
+    return list(extra.results), extra.reason
 
 
 class Evidence:

@@ -16,9 +16,9 @@ from pytest_gpukern.sanitizer.finding import Home, Place
 from pytest_gpukern.sanitizer.judge import Judgement
 from pytest_gpukern.sanitizer.self_check import why_not_believed
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
+from pytest_gpukern.session import stash
 from pytest_gpukern.session.controller import Controller
 from pytest_gpukern.session.item import FIXTURES, MARKER, case_of, place_of, replay
-from pytest_gpukern.session.stash import environment_of, refuse_distribution, runs_tests, settings_of, tell
 
 
 class Sanitizer:
@@ -31,25 +31,23 @@ class Sanitizer:
     def __init__(self, config: pytest.Config, controller: Controller) -> None:
         self._config = config
         self._controller = controller
-        self._tools = settings_of(config).sanitize
+        self._tools = stash.settings_of(config).sanitize
         self._tests: dict[str, dict[str, sessions.TestRun]] = {}  # tool → test → what it found
         self._took_s: dict[str, float] = {}
         self._option = f"--gpukern-sanitize={','.join(self._tools)}"
-        refuse_distribution(config, self._option, "the sessions under a tool")
-        if not environment_of(config).gpu.has_gpu:
+        stash.refuse_distribution(config, self._option, "the sessions under a tool")
+        if not stash.environment_of(config).gpu.has_gpu:
             raise pytest.UsageError(
                 f"{self._option}: compute-sanitizer needs a GPU: "
-                f"{environment_of(config).gpu.why_no_gpu}; drop the option here"
+                f"{stash.environment_of(config).gpu.why_no_gpu}; drop the option here"
             )
-        try:
+        with stash.refusing(ToolMissingError, option=self._option):
             self._program = find_tool()
-        except ToolMissingError as error:
-            raise pytest.UsageError(f"{self._option}: {error}") from error
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Has the tools look at the tests before the first test reports."""
-        if runs_tests(session):
+        if stash.runs_tests(session):
             items = {item.nodeid: item for item in session.items if self._is_for_a_tool(item)}
             for tool in self._tools:
                 self._look(tool, items)
@@ -84,12 +82,12 @@ class Sanitizer:
         judges = {nodeid: _detected_by(item) for nodeid, item in items.items()}
         together = [nodeid for nodeid, judge in judges.items() if judge is None]
         alone = [nodeid for nodeid, judge in judges.items() if judge == tool]
-        start_s, environment = time.monotonic(), environment_of(self._config)
+        start_s, environment = time.monotonic(), stash.environment_of(self._config)
         children, environ = environment.children, environment.gpu.for_children
         if self._config.pluginmanager.hasplugin("benchmark"):  # its own loop would run thousands of calls
             options = (*children.options, "--benchmark-disable")
             children = dataclasses.replace(children, options=options)
-        say = functools.partial(tell, self._config)
+        say = functools.partial(stash.tell, self._config)
         progress = telling_now_and_then(say, tool)
 
         def run(nodeids: Sequence[str]) -> tuple[Judgement, ChildRun]:

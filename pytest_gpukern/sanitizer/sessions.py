@@ -9,7 +9,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions, Ending
+from pytest_gpukern.processes.messages import ChildRequest
+from pytest_gpukern.processes.sessions import ChildRun, ChildSessions, Ending
 from pytest_gpukern.sanitizer.finding import Home, ToolFinding, in_words, python_line
 from pytest_gpukern.sanitizer.judge import Judgement, judge_folder
 from pytest_gpukern.sanitizer.tool import Tool, environment_under

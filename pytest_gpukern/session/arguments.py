@@ -95,19 +95,14 @@ _MAY_BE_BLOCKED = ("cacheprovider", "terminal", "tmpdir")
 
 
 def sessions_of(
-    config: pytest.Config,
-    *,
-    device: str | None,
-    judges: bool = False,
-    environ: Mapping[str, str] = os.environ,
+    config: pytest.Config, *, device: str | None, environ: Mapping[str, str] = os.environ
 ) -> ChildSessions:
     """Returns what starts processes that run a configured run's tests, on the device with this UUID.
 
     Their arguments include those of `addopts`, so that is emptied for the child, like our ini values that a
     child must not heed. Plugins that were given as objects stay behind.
 
-    With `judges`, the process judges and shapes reports as the run was asked to, since it is the run's
-    measuring process. Others do neither.
+    The run's measuring process judges and shapes reports as the run was asked to. Others do neither.
     """
     given = [
         *config.getini("addopts"),
@@ -117,28 +112,32 @@ def sessions_of(
     known = known_options(config)
     tokens, positional = tokenized(given, known)
     dropped = _SPLITTING if any("--splits" in option.names for option in known) else ()
-    kept = [
-        argument
-        for token in tokens
-        if is_for_children(token.option, judges=judges) and token.name not in dropped
-        for argument in token.written
-    ]
     named = [f"-p{plugin}" for plugin in config.invocation_params.plugins or () if isinstance(plugin, str)]
-    unheeded = _unheeded(judges=judges)
-    emptied = [f"-o{option.ini}=" for option in OPTIONS if option.name in unheeded]
-    measures_only = [] if judges else ["--gpukern-baseline=off"]
     # All processes have the ids of this one, whatever ini files a base's tree has. Relative to their folder,
     # since pytest takes a $ in it for a variable.
     root = f"--rootdir={os.path.relpath(config.rootpath, config.invocation_params.dir)}"
-    ours = [*measures_only, root, "--gpukern-isolate=off", "-oaddopts=", *emptied]
+    ours = [root, "--gpukern-isolate=off", "-oaddopts="]
     seed = getattr(config.option, "gpukern_seed", None)
     if seed:  # the number that was drawn if it was `random`: see `stash.settings_of`
         ours.append(f"--gpukern-seed={seed}")
     if not config.pluginmanager.is_blocked("logging"):
         ours.append("-olog_file=")
     folder = config.invocation_params.dir
+
+    def options(*, judges: bool) -> tuple[str, ...]:
+        kept = [
+            argument
+            for token in tokens
+            if is_for_children(token.option, judges=judges) and token.name not in dropped
+            for argument in token.written
+        ]
+        unheeded = _unheeded(judges=judges)
+        emptied = [f"-o{option.ini}=" for option in OPTIONS if option.name in unheeded]
+        return (*kept, *named, *([] if judges else ["--gpukern-baseline=off"]), *ours, *emptied)
+
     return ChildSessions(
-        (*kept, *named, *ours),
+        options(judges=False),
+        options(judges=True),
         tuple(positional),
         str(folder),
         tuple(str(folder / entry) for entry in sys.path),

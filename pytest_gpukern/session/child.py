@@ -136,9 +136,10 @@ class Child:
         config.stash[CHILD] = self
         if self.begin.worker is not None:
             config.workerinput, config.workeroutput = self.begin.worker, {}  # type: ignore[attr-defined]
-        if self.begin.nodeids is None:
+        request = self.begin.request
+        if not request.nodeids:
             return
-        files = None if self.begin.collects_all else files_to_collect(self.begin.nodeids, config.rootpath)
+        files = None if request.collects_all else files_to_collect(request.nodeids, config.rootpath)
         if files is not None:
             config.args, config.option.pyargs = files, False
         elif not config.option.pyargs:  # a missing path, or test of a file, would end this session
@@ -173,14 +174,14 @@ class Child:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        if self.begin.nodeids is None:
+        wanted = frozenset(self.begin.request.nodeids)
+        if not wanted:
             return
-        wanted = frozenset(self.begin.nodeids)
         others = [item for item in items if item.nodeid not in wanted]
         if others:
             config.hook.pytest_deselected(items=others)
             items[:] = [item for item in items if item.nodeid in wanted]
-        if self.begin.collects_all:
+        if self.begin.request.collects_all:
             self._others = tuple(item.nodeid for item in others if measures_in(item))
 
     @pytest.hookimpl(tryfirst=True)
@@ -202,7 +203,7 @@ class Child:
         lost = session.config.stash.get(LOST, None)
         if last is not None and not (lost is not None and lost.is_fault):
             tear_down(last, None)
-        roots, names = self.begin.watched_roots, self.begin.watched_names
+        roots, names = self.begin.request.watched_roots, self.begin.request.watched_names
         self._tell(messages.TornDown(loaded_below(roots, names) if roots else ()))
         return True
 

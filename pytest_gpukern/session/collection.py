@@ -20,6 +20,7 @@ from pytest_gpukern.session.stash import (
     Assignment,
     Where,
     environment_of,
+    refusing,
     role_of,
     settings_of,
     simulator_of,
@@ -156,10 +157,8 @@ def prepare_tests(session: pytest.Session, items: list[pytest.Item], *, deselect
         _refuse_bad_axes(settings.axes, items)
     if settings.benchmark and settings.baseline != "off":
         for _, info, model in _measured_here(config, items):
-            try:
+            with refusing(FileError):
                 environment_of(config).store.sessions_for(info, model, "")  # read before anything is measured
-            except FileError as error:
-                raise pytest.UsageError(str(error)) from error
     _load_what_tests_need(config, items)
     if (settings.benchmark or settings.code) and CHILD not in config.stash:  # its parent does so
         _note_known_cases(session, items, deselected=deselected)

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from pytest_gpukern.baseline.record import Record
     from pytest_gpukern.baseline.store import KnownCases, ToPrune
     from pytest_gpukern.findings.common_shift import Shift
-    from pytest_gpukern.processes.extra_sessions import ExtraSessions
     from pytest_gpukern.report.forms import RunReport
     from pytest_gpukern.report.run import Failure, Skip
+    from pytest_gpukern.run.extra_sessions import ExtraSessions
     from pytest_gpukern.values.fingerprint import Fingerprint
     from pytest_gpukern.values.result import JsonDict, Result
 
@@ -96,7 +96,7 @@ class Controller:
         self._history: dict[str, Record] = {}
         self._shift: Shift | None = None
         self._since_record: list[str] = []
-        self._extra: ExtraSessions | None = None
+        self._extra: dict[str, ExtraSessions] | None = None
         self._short: dict[str, list[str]] = {}
         self._stale: list[ToPrune] = []
         self._finished = 0
@@ -294,8 +294,8 @@ class Controller:
         if asked(self._config) and self._writes_baselines and not self._config.getoption("collectonly"):
             with phase("recording sessions"):
                 self._extra = self._measure_extra_sessions()
-            for nodeid, results in self._extra.results.items():
-                self._sessions[nodeid] += results
+            for nodeid, extra in self._extra.items():
+                self._sessions[nodeid] += extra.results
         return looped
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -468,12 +468,12 @@ class Controller:
         settings = settings_of(self._config)
         return settings.benchmark and settings.baseline not in ("compare", "off")
 
-    def _measure_extra_sessions(self) -> ExtraSessions:
+    def _measure_extra_sessions(self) -> dict[str, ExtraSessions]:
         """Measures each test to be recorded in extra sessions, one whole session after the other.
 
         What a worker of xdist measured on its GPU is measured on that one again.
         """
-        from pytest_gpukern.processes.extra_sessions import ExtraSessions, measure_extra_sessions
+        from pytest_gpukern.run.extra_sessions import measure_extra_sessions
 
         environment, settings = environment_of(self._config), settings_of(self._config)
         nodeids = [
@@ -483,9 +483,9 @@ class Controller:
             and not self._is_other_code(result)
             and environment.store.would_write(result, model_key=self._model_key(result))
         ]
-        if settings.sessions == 1 or not nodeids:
-            return ExtraSessions()
-        extra, done, count = ExtraSessions(), 0, settings.sessions - 1
+        if settings.sessions == 1:
+            return {}
+        extra, done, count = dict[str, ExtraSessions](), 0, settings.sessions - 1
         progress = self._telling(f"tests in {count} more sessions")
 
         def show(number: int, finished: int, total: int) -> None:
@@ -496,7 +496,7 @@ class Controller:
             uuid = self._results[nodeid].fingerprint.device_uuid
             by_gpu.setdefault(uuid if uuid in self._cards else None, []).append(nodeid)
         for uuid, tests in by_gpu.items():
-            measured = measure_extra_sessions(
+            extra |= measure_extra_sessions(
                 dataclasses.replace(environment.children, card=uuid or environment.children.card),
                 tests,
                 range(2, settings.sessions + 1),
@@ -504,12 +504,11 @@ class Controller:
                 progress=show,
             )
             done += len(tests) * count
-            extra.add(measured)
         return extra
 
     def _record(self, nodeid: str, result: Result) -> None:
         from pytest_gpukern.baseline.merge import unselected
-        from pytest_gpukern.processes.extra_sessions import FEWEST_TO_RECORD
+        from pytest_gpukern.run.extra_sessions import FEWEST_TO_RECORD, ExtraSessions
 
         store, model_key = environment_of(self._config).store, self._model_key(result)
         asked = settings_of(self._config).sessions
@@ -523,14 +522,13 @@ class Controller:
         if self._extra is None and asked > 1:
             store.refuse(result.case, f"the run ended before {asked} sessions had measured it")
             return
-        _, reason = self._extra.of(nodeid, asked - 1) if self._extra is not None else ([], None)
+        extra = (self._extra or {}).get(nodeid, ExtraSessions())
         to_record = unselected(result, self._sessions[nodeid])
-        short = len(to_record) < FEWEST_TO_RECORD
-        if reason is not None and (short or (self._extra and nodeid in self._extra.refused)):
-            store.refuse(result.case, reason)
+        if extra.reason is not None and (extra.refused or len(to_record) < FEWEST_TO_RECORD):
+            store.refuse(result.case, extra.reason)
             return
-        if reason is not None:
-            shortfall = f"{len(to_record)} of {asked} sessions recorded: {reason}"
+        if extra.reason is not None:
+            shortfall = f"{len(to_record)} of {asked} sessions recorded: {extra.reason}"
             self._short.setdefault(shortfall, []).append(result.case.id)
         for session in to_record:
             store.add(session, model_key=model_key)

@@ -17,15 +17,15 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec import structs
 
 from pytest_gpukern.benchmark_interop.pytest_benchmark import add_entries
 from pytest_gpukern.gpu.model import short_uuid
 from pytest_gpukern.processes import messages
+from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.process import TO_TEAR_DOWN_S, Gone, Process, last_lines
 from pytest_gpukern.processes.sessions import ChildSessions
-from pytest_gpukern.session.arguments import sessions_of
 from pytest_gpukern.session.collection import measured_case
 from pytest_gpukern.session.item import carried, context_of, may_use_gpu, tear_down, timeout_of
 from pytest_gpukern.session.stash import Assignment, captures, children_of, device_uuid, environment_of, tell
@@ -167,21 +167,16 @@ class Isolation:
         if isinstance(ended, Gone):
             attempt.fail(f"its measuring process {ended.why}", ended.shown)
 
-    def _sessions(self) -> tuple[ChildSessions, ChildSessions]:
-        given, config, card = self._given, self._config, self._cards[0]
-        if given is None:
-            return sessions_of(config, device=card, judges=True), children_of(config)
-        measuring, children = map(ChildSessions.from_json, (given.measuring, given.children))
-        return dataclasses.replace(measuring, card=card), dataclasses.replace(children, card=card)
+    @property
+    def _children(self) -> ChildSessions:
+        return dataclasses.replace(children_of(self._config), card=self._cards[0])
 
     def _launch(self) -> None:
         """Launches a process, which waits to be told what to collect."""
         of_worker = {name: value for name, value in os.environ.items() if name.startswith("PYTEST_XDIST_")}
-        measuring, _ = self._sessions()
+        request = ChildRequest(environ={**of_worker, "PYTHONHASHSEED": self._hash_seed})
         try:
-            self._process = measuring.start(
-                {**of_worker, "PYTHONHASHSEED": self._hash_seed}, shows_output=not captures(self._config)
-            )
+            self._process = self._children.start(request, shows_output=not captures(self._config))
         except OSError as error:  # no descriptors are left, or no space
             self._cannot_start = str(error)
             return
@@ -193,13 +188,12 @@ class Isolation:
             self._launch()
         if self._process is None:
             return
-        measuring, children = self._sessions()
         worker = getattr(self._config, "workerinput", {})
-        nodeids = tuple(item.nodeid for item in self._mine) if self._given is None else None
-        begin = msgspec.structs.replace(
-            measuring.begin(self._process, nodeids, basetemp=self._basetemp()),
+        # A worker does not know yet which tests are its own.
+        request = ChildRequest(tuple(item.nodeid for item in self._mine) if self._given is None else ())
+        begin = structs.replace(
+            self._children.begin(self._process, request, judges=True, basetemp=self._basetemp()),
             environ=environment_of(self._config).gpu.for_children,
-            children=children.to_json(),
             worker={name: value for name, value in worker.items() if name != "gpukern"} or None,
         )
         self._process.begin(begin)

@@ -121,7 +121,7 @@ def context_of(item: pytest.Item) -> SubjectContext:
 
     config = item.config
     child, environment = config.stash.get(stash.CHILD, None), stash.environment_for_test(config)
-    checked = child is not None and item.nodeid in child.begin.checked
+    checked = child is not None and item.nodeid in child.begin.request.checked
     return SubjectContext(environment, marker_of(item), item.nodeid, item.path, checked, config.rootpath)
 
 

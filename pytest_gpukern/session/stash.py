@@ -6,8 +6,8 @@ import dataclasses
 import enum
 import os
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -97,8 +97,7 @@ class Assignment:
 
     Attributes:
         seed: drawn once, where it is random.
-        measuring: starts the worker's measuring process, as JSON.
-        children: starts sessions that do not judge, as JSON.
+        children: starts the worker's measuring process and child sessions, as JSON.
         card: UUID of the worker's GPU, or None.
         others: the GPUs on which it goes on if its own fails.
         run_folder: temporary folder of a run whose workers have a GPU each, or None.
@@ -106,7 +105,6 @@ class Assignment:
     """
 
     seed: int | None
-    measuring: JsonDict
     children: JsonDict
     card: str | None = None
     others: tuple[str, ...] = ()
@@ -183,6 +181,15 @@ def refuse_distribution(config: pytest.Config, option: str, what: str) -> None:
         )
 
 
+@contextmanager
+def refusing(*errors: type[Exception], option: str = "") -> Iterator[None]:
+    """Raises pytest.UsageError for one of these errors, with the option that it is about."""
+    try:
+        yield
+    except errors as error:
+        raise pytest.UsageError(f"{option}: {error}" if option else str(error)) from error
+
+
 def runs_tests(session: pytest.Session) -> bool:
     collected = not session.testsfailed or session.config.option.continue_on_collection_errors
     return bool(collected and not session.config.option.collectonly)
@@ -193,10 +200,8 @@ def settings_of(config: pytest.Config) -> Settings:
     if SETTINGS not in config.stash:
         from pytest_gpukern.values.settings import Settings
 
-        try:
+        with refusing(SettingsError):
             settings = Settings.from_config(config)
-        except SettingsError as error:
-            raise pytest.UsageError(str(error)) from error
         if settings.seed is not None:  # perhaps drawn; child sessions get the same
             config.option.gpukern_seed = str(settings.seed)
         config.stash[SETTINGS] = settings
@@ -216,7 +221,7 @@ def simulator_of(config: pytest.Config) -> SimulatorState:
         from pytest_gpukern.gpu.simulator.switch import activate, deactivate, decide
 
         settings = settings_of(config)
-        try:
+        with refusing(SimulatorError, DeviceError):
             state = decide(
                 "never" if settings.code else settings.simulator,
                 asked=settings.asked,
@@ -226,8 +231,6 @@ def simulator_of(config: pytest.Config) -> SimulatorState:
             )
             config.add_cleanup(deactivate)  # also if the run ends before it is configured
             activate(state)
-        except (SimulatorError, DeviceError) as error:
-            raise pytest.UsageError(str(error)) from error
         config.stash[SIMULATOR] = state
     return config.stash[SIMULATOR]
 
@@ -241,6 +244,7 @@ def environment_of(config: pytest.Config) -> Environment:
         from pytest_gpukern.run.environment import Environment
 
         given, child = Assignment.of(config), config.stash.get(CHILD, None)
+        datasets = child.begin.request.datasets if child is not None else None
         if given is not None:
             seed = settings_of(config).seed if given.seed is None else given.seed
             config.stash[SETTINGS] = dataclasses.replace(settings_of(config), seed=seed)
@@ -254,15 +258,13 @@ def environment_of(config: pytest.Config) -> Environment:
             waiting=nullcontext if child is None else child.waiting,
         )
         config.add_cleanup(gpu.close)
-        try:
+        with refusing(DeviceError):
             gpu.device  # noqa: B018 - chosen and pinned now, before anybody initialises CUDA
-        except DeviceError as error:
-            raise pytest.UsageError(str(error)) from error
         config.stash[ENVIRONMENT] = Environment(
             settings_of(config),
             gpu,
             children=lambda: children_of(config),
-            datasets=Path(child.begin.datasets) if child and child.begin.datasets else None,
+            datasets=Path(datasets) if datasets is not None else None,
             rootdir=config.rootpath,
         )
     return config.stash[ENVIRONMENT]
@@ -277,16 +279,16 @@ def environment_for_test(config: pytest.Config) -> Environment:
 
 
 def children_of(config: pytest.Config) -> ChildSessions:
-    """Returns what starts sessions of a run's tests that do not judge; a measuring process is told it."""
+    """Returns what starts processes that run a run's tests; a worker and a measuring process are told it."""
     from pytest_gpukern.processes.sessions import ChildSessions
     from pytest_gpukern.session.arguments import sessions_of
 
-    child = config.stash.get(CHILD, None)
-    if child is None:
-        return sessions_of(config, device=device_uuid(config))
-    if child.begin.children is None:
-        raise RuntimeError("a child session starts no others: it neither records nor judges")
-    return ChildSessions.from_json(child.begin.children)
+    if (child := config.stash.get(CHILD, None)) is not None:
+        assert child.begin.children is not None, "a child session starts no others: it does not judge"
+        return ChildSessions.from_json(child.begin.children)
+    if (given := Assignment.of(config)) is not None:
+        return ChildSessions.from_json(given.children)
+    return sessions_of(config, device=device_uuid(config))
 
 
 def device_uuid(config: pytest.Config) -> str | None:

@@ -104,8 +104,7 @@ class Workers:
         self._nodes.add(node)
         assignment = Assignment(
             seed=environment_of(config).settings.seed,
-            measuring=sessions_of(config, device=None, judges=True).to_json(),
-            children=sessions_of(config, device=None).to_json(),
+            children=sessions_of(config, device=card).to_json(),
             card=card,
             others=tuple(uuid for uuid in self.cards if uuid != card),
             run_folder=str(self._folder) if self._folder is not None and here else None,

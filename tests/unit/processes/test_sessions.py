@@ -19,8 +19,17 @@ from msgspec import structs
 from pytest_gpukern.gpu.processes import is_alive
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes import messages, process, sessions
-from pytest_gpukern.processes.messages import Begun, Done, Paused, Reported, Resumed, RunTest, Uncollected
-from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions, Ending
+from pytest_gpukern.processes.messages import (
+    Begun,
+    ChildRequest,
+    Done,
+    Paused,
+    Reported,
+    Resumed,
+    RunTest,
+    Uncollected,
+)
+from pytest_gpukern.processes.sessions import ChildRun, ChildSessions, Ending
 
 A, B = "test_it.py::test_a", "test_it.py::test_b"
 FOUND = result("cupy.exp", measured())
@@ -45,7 +54,7 @@ print("a word about it", flush=True)
 begin, lost = hear(), None
 faulthandler.register(signal.SIGUSR1, open(begin.stacks, "w"))
 exec(STEPS["before"])
-tell(Collected(begin.nodeids))
+tell(Collected(begin.request.nodeids))
 while isinstance(wanted := hear(), RunTest):
     tell(Begun())
     exec(STEPS[wanted.nodeid])
@@ -63,7 +72,7 @@ def play(tmp_path, monkeypatch):
         told = {A: a, B: b, "before": before, "after": after}
         values = f"import json\nSTEPS, FOUND = json.loads({json.dumps([told, FOUND.to_json()])!r})"
         monkeypatch.setattr(process, "BOOTSTRAP", values + SCRIPT)
-        return ChildSessions(("--mine=1",), ("tests",), str(tmp_path), tuple(sys.path))
+        return ChildSessions(("--mine=1",), (), ("tests",), str(tmp_path), tuple(sys.path))
 
     return steps
 
@@ -74,8 +83,8 @@ def run(children, progress=None, started=None, **request):
 
 def begun(children, hear, timeout_s=None):
     """Starts a process and runs test A in it."""
-    child = children.start({})
-    child.begin(children.begin(child, (A, B)))
+    child = children.start(ChildRequest())
+    child.begin(children.begin(child, ChildRequest((A, B))))
     assert child.collected(hear) == messages.Collected((A, B))
     return child, child.run(RunTest(A), hear, timeout_s=timeout_s, too_long="took too long")
 
@@ -174,7 +183,7 @@ def test_a_child_may_die_or_hang_once_its_pytest_is_done(play, monkeypatch, afte
 
 def test_a_process_that_ends_before_its_turn_is_replaced(play):
     children = play()
-    started = children.start({})
+    started = children.start(ChildRequest())
     os.kill(started.pid, signal.SIGKILL)
     started.status(20.0)
     assert list(run(children, None, started).endings) == [A, B]
@@ -285,21 +294,23 @@ def test_a_child_in_another_tree_gets_that_trees_paths_and_a_place_of_its_own(mo
     monkeypatch.setattr(os, "environ", {**own, **kept})
     options = ("--rootdir=/here", "-c/here/a.ini", "--near=/hereby", "--list=x:/here/y")
     path = ("/here/src", "/usr/lib")
-    children = ChildSessions(options, ("/here/tests", "tests"), "/here/sub", path, card="GPU-A")
-    started = children.start({"EXTRA": "1", "MINE": None}, moved={"/here": "/there"})
+    children = ChildSessions(options, ("-v",), ("/here/tests", "tests"), "/here/sub", path, card="GPU-A")
+    request = ChildRequest((A,), {"/here": "/there"}, {"EXTRA": "1", "MINE": None})
+    started = children.start(request)
     assert (started.folder, started.path) == ("/there/sub", ["/there/src", "/usr/lib"])
     sees = {"CUDA_VISIBLE_DEVICES": "GPU-A", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     there = f"/there/lib{os.pathsep}/else"
     assert started.environ == {**kept, "PYTHONPATH": there, **sees, "EXTRA": "1"}
-    begin = children.begin(started, (A,), moved={"/here": "/there"})
+    begin = children.begin(started, request)
     moved = ("--rootdir=/there", "-c/there/a.ini", "--near=/hereby", "--list=x:/there/y")
     own = ("--gpukern-device=GPU-A", "-ocache_dir=/p/cache", "--no-summary", "--basetemp=/p/basetemp")
     assert begin.arguments == (*moved, *own, "/there/tests", "tests")
-    assert begin.path == ("/there/src", "/usr/lib")
-    assert "--basetemp=/b" in children.begin(started, (), basetemp=Path("/b")).arguments
-    blocked = ChildSessions((), ("tests",), ".", (), ("cacheprovider", "terminal", "tmpdir"))
-    assert blocked.begin(started, ()).arguments == ("tests",)
-    assert ChildSessions.from_json(json.loads(json.dumps(children.to_json()))) == children
+    assert (begin.path, begin.children) == (("/there/src", "/usr/lib"), None)
+    measuring = children.begin(started, ChildRequest(), judges=True, basetemp=Path("/b"))
+    assert {"-v", "--basetemp=/b", "/here/tests"} <= {*measuring.arguments}
+    assert ChildSessions.from_json(json.loads(json.dumps(measuring.children))) == children
+    blocked = ChildSessions((), (), ("tests",), ".", (), ("cacheprovider", "terminal", "tmpdir"))
+    assert blocked.begin(started, ChildRequest()).arguments == ("tests",)
 
 
 def test_tests_of_what_could_not_be_collected_say_so():

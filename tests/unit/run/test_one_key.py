@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpukern.baseline.store import Store
+from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.run.call_subject import case_of_test
 from pytest_gpukern.session.arguments import sessions_of
 
@@ -30,7 +31,7 @@ def processes(parser, here, there, rootdir, own):
     sessions = sessions_of(config, device=None, environ={})
     found = [(here, rootdir)]
     for tree in (here, there):  # measuring and confirming sessions, and those of the other revision
-        begin = sessions.begin(SimpleNamespace(place=Path()), (), moved={str(here): str(tree)})
+        begin = sessions.begin(SimpleNamespace(place=Path()), ChildRequest(moved={str(here): str(tree)}))
         told = [given for given in begin.arguments if given.startswith("--rootdir=")]
         at = os.path.expandvars(told[-1].removeprefix("--rootdir=")) if told else own
         found.append((tree, Path(os.path.normpath(tree / at))))

@@ -14,11 +14,11 @@ from plugin.fake_gpu import lock_state
 
 from pytest_gpukern.gpu.libcuda import LibCuda
 from pytest_gpukern.gpu.lock import HostTurns
-from pytest_gpukern.processes.messages import Begin, Import, encoded
-from pytest_gpukern.processes.sessions import ChildRequest, ChildSessions, Ending
+from pytest_gpukern.processes.messages import Begin, ChildRequest, Import, encoded
+from pytest_gpukern.processes.sessions import ChildSessions, Ending
 from pytest_gpukern.session.child import files_to_collect, wait_for_turn
 
-BEGIN = Begin((), (), ())
+BEGIN = Begin((), (), ChildRequest())
 NAMES = ("early_first", "early_second")
 FIRST, SECOND = map(Import, NAMES)
 
@@ -86,7 +86,7 @@ def test_a_process_imports_nothing_while_something_is_timed_on_the_host_and_is_b
 
 def runs(folder, *wanted, **request):
     """What real processes find of these tests of a folder."""
-    children = ChildSessions(("-pno:benchmark",), (".",), str(folder), (str(folder), *sys.path))
+    children = ChildSessions(("-pno:benchmark",), (), (".",), str(folder), (str(folder), *sys.path))
     return children.run(ChildRequest(wanted, **request))
 
 

@@ -6,8 +6,8 @@ import pytest
 from made_up_results import measured, result
 from msgspec import structs
 
-from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
 from pytest_gpukern.processes.sessions import ChildRun, Ending
+from pytest_gpukern.run.extra_sessions import measure_extra_sessions
 from pytest_gpukern.values.result import SessionRole
 
 A, B, C = "t.py::a", "t.py::b", "t.py::c"
@@ -36,7 +36,8 @@ def ran(results, **changes):
 
 
 def extra(children, nodeids=(A, B), last=3, **options):
-    return measure_extra_sessions(children, nodeids, range(2, last + 1), environ={"X": "1"}, **options)
+    found = measure_extra_sessions(children, nodeids, range(2, last + 1), environ={"X": "1"}, **options)
+    return [found[nodeid] for nodeid in nodeids]
 
 
 def test_every_session_runs_all_tests_and_each_gets_its_results_and_says_what_they_are_for():
@@ -46,7 +47,7 @@ def test_every_session_runs_all_tests_and_each_gets_its_results_and_says_what_th
     assert children.asked == [(A, B), (A, B)]
     assert told == [(2, 0, 2), (2, 1, 2), (3, 0, 2), (3, 1, 2)]
     good, other = (structs.replace(one, role=SessionRole.CONFIRMING) for one in (GOOD, other))
-    assert [found.of(test, 2) for test in (A, B)] == [([good, other], None), ([good, good], None)]
+    assert found == [((good, other), False, None), ((good, good), False, None)]
 
 
 @pytest.mark.parametrize(
@@ -63,8 +64,7 @@ def test_a_test_that_fails_to_measure_again_is_refused_and_not_run_again(ending,
     bad = ran({}, endings={**ending, B: Ending("passed", "", GOOD)})
     children, alone = Children(bad, ran({B: GOOD})), Children(bad)
     found = extra(children)
-    assert found.of(A, 2) == ([], f"session 2: {reason}")
-    assert found.of(B, 2) == ([GOOD, GOOD], None)
+    assert found == [((), True, f"session 2: {reason}"), ((GOOD, GOOD), False, None)]
     assert children.asked == [(A, B), (B,)]
     extra(alone, (A,), last=5)
     assert alone.asked == [(A,)]
@@ -75,6 +75,5 @@ def test_a_test_that_kills_its_process_is_refused_and_later_tests_have_a_session
     children = Children(died, ran({A: GOOD, C: GOOD}))
     found = extra(children, (A, B, C))
     why = "session 2: it ended by SIGSEGV"
-    assert [found.of(test, 2) for test in (A, B, C)] == [([GOOD, GOOD], None), ([], why), ([GOOD], why)]
-    assert found.refused.keys() == {B}
+    assert found == [((GOOD, GOOD), False, None), ((), True, why), ((GOOD,), False, why)]
     assert children.asked[1] == (A, C)

@@ -3,65 +3,52 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import structs
 
 from pytest_gpukern.baseline.store import unfit
-from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions
+from pytest_gpukern.processes.messages import ChildRequest
+from pytest_gpukern.processes.sessions import ChildRun, ChildSessions
 from pytest_gpukern.values.result import Result, SessionRole
 
 FEWEST_TO_RECORD = 3
 """Fewest sessions of a record if some of them died: with fewer its spread is not known."""
 
 
-@dataclass
-class ExtraSessions:
-    """Holds what came of extra sessions.
+class ExtraSessions(NamedTuple):
+    """Holds what came of one test's extra sessions.
 
     Attributes:
-        results: test → its result in each session in which it ran to its end.
-        refused: test → why its sessions do not count, in words.
-        problems: sessions that ended early, in words; tests that they did not reach lack a result.
+        results: its result in each session in which it ran to its end.
+        refused: whether its sessions do not count.
+        reason: why, or why there are fewer than were wanted, in words; None if neither is so.
     """
 
-    results: dict[str, list[Result]] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-
-    def add(self, other: ExtraSessions) -> None:
-        self.results |= other.results
-        self.refused |= other.refused
-        self.problems += other.problems
-
-    def of(self, nodeid: str, wanted: int) -> tuple[list[Result], str | None]:
-        """Returns the results of one test, and why there are fewer than `wanted`, or None."""
-        results = self.results.get(nodeid, [])
-        reason = self.refused.get(nodeid)
-        if reason is None and len(results) < wanted:
-            reason = "; ".join(self.problems) or f"only {len(results)} of {wanted} sessions measured it"
-        return results, reason
+    results: tuple[Result, ...] = ()
+    refused: bool = False
+    reason: str | None = None
 
 
 def measure_extra_sessions(
     children: ChildSessions,
     nodeids: Sequence[str],
-    numbers: Iterable[int],
+    numbers: range,
     *,
     environ: Mapping[str, str],
     role: SessionRole = SessionRole.FURTHER,
     progress: Callable[[int, int, int], None] | None = None,
-) -> ExtraSessions:
+) -> dict[str, ExtraSessions]:
     """Runs tests in fresh sessions, one whole session after the other, so that a test's sessions lie apart.
 
     A test is refused, and left out of later sessions, if it fails, is skipped, has no valid measurement, is
     not found or kills its process. `numbers` tells one session from another. `progress` gets the session's
     number, how many of its tests have ended, and how many there are.
     """
-    extra = ExtraSessions(results={nodeid: [] for nodeid in nodeids})
+    extra, problems = dict.fromkeys(nodeids, ExtraSessions()), list[str]()
     for number in numbers:
-        wanted = tuple(nodeid for nodeid in nodeids if nodeid not in extra.refused)
+        wanted = tuple(nodeid for nodeid in nodeids if not extra[nodeid].refused)
         if not wanted:
             break
         of_session = None
@@ -70,13 +57,17 @@ def measure_extra_sessions(
             of_session = functools.partial(progress, number)
         run = children.run(ChildRequest(wanted, environ=environ), of_session)
         if run.problem is not None:
-            extra.problems.append(f"session {number}: {run.problem}")
+            problems.append(f"session {number}: {run.problem}")
         for nodeid in wanted:
-            reason = _why_refused(run, nodeid)
+            results, reason = extra[nodeid].results, _why_refused(run, nodeid)
             if reason is not None:
-                extra.refused[nodeid] = f"session {number}: {reason}"
+                extra[nodeid] = ExtraSessions(results, True, f"session {number}: {reason}")
             elif (result := run.result_of(nodeid)) is not None:
-                extra.results[nodeid].append(structs.replace(result, role=role))
+                extra[nodeid] = ExtraSessions((*results, structs.replace(result, role=role)))
+    for nodeid, (results, refused, _) in extra.items():
+        if not refused and len(results) < len(numbers):
+            reason = "; ".join(problems) or f"only {len(results)} of {len(numbers)} sessions measured it"
+            extra[nodeid] = ExtraSessions(results, reason=reason)
     return extra
 
 
