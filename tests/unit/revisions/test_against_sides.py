@@ -37,11 +37,11 @@ def sides(tmp_path):
 
 class Children:
     """Plays prepared runs, one a session, the last for all that follow; each with its side's own module,
-    where it names none."""
+    where it names none. `hashes` are those of that file, the last for all that follow."""
 
-    def __init__(self, *runs, positional=("tests",)):
+    def __init__(self, *runs, positional=("tests",), hashes=("abc",)):
         self.positional = positional
-        self.runs = list(runs)
+        self.runs, self.hashes = list(runs), list(hashes)
         self.requests, self.started = [], []
 
     def run(self, request, progress, started):
@@ -50,7 +50,8 @@ class Children:
         progress(1, 1)  # which is not worth a line so soon
         run = self.runs.pop(0) if len(self.runs) > 1 else self.runs[0]
         root = request.watched_roots[0 if request.moved else 1]
-        own = LoadedModule("pkg", f"{root}/src/pkg/__init__.py", "abc")
+        sha256 = self.hashes.pop(0) if len(self.hashes) > 1 else self.hashes[0]
+        own = LoadedModule("pkg", f"{root}/src/pkg/__init__.py", sha256)
         return run if run.modules else dataclasses.replace(run, modules=(own,))
 
 
@@ -78,6 +79,9 @@ def test_only_the_bases_sessions_run_in_the_other_tree_and_the_first_tells_of_re
     assert all(request.environ == {"MINE": "1"} for request in children.requests)
     turn = ["the base", "the working tree", "the working tree", "the base", "the base", "the working tree"]
     assert said == [f"session {number} of 6: {side}" for number, side in enumerate(turn, 1)]
+    children = Children(RAN, positional=(A,))
+    turns_of(sides, children).take([A], 2)
+    assert not any(request.collects_all for request in children.requests), "others were not removed"
 
 
 B = "test_it.py::test_b"
@@ -98,18 +102,6 @@ def test_later_sessions_of_a_side_know_what_its_first_one_checked(sides):
     assert [request.datasets for request in children.requests] == [f"run/{name}" for name in folders]
 
 
-def test_a_file_that_changes_between_sessions_of_a_side_ends_the_comparison(sides):
-    def ran(digest):
-        own = LoadedModule("pkg", str(sides.head.top / "src/pkg/__init__.py"), digest)
-        return dataclasses.replace(RAN, modules=(own,))
-
-    children = Children(RAN, ran("abc"), ran("abd"))
-    with pytest.raises(
-        AgainstError, match=r"src/pkg/__init__\.py changed while it was measured; run it again"
-    ):
-        turns_of(sides, children).take([A], 2)
-
-
 def test_what_does_the_same_on_both_sides_is_left_out_after_the_first_pair(sides):
     ran = [ChildRun({A: known(inputs=inputs), B: known()}) for inputs in ("1a", "1b")]
     children = Children(*ran)
@@ -121,12 +113,8 @@ def test_what_does_the_same_on_both_sides_is_left_out_after_the_first_pair(sides
         (3, 3, False),
         (1, 1, True),
     ]
-
-
-def test_two_sessions_are_enough_where_everything_does_the_same(sides):
-    ran = ChildRun({A: known()})
     for once_if_same, sessions in ((True, 2), (False, 8)):
-        children = Children(ran)
+        children = Children(ran[0])
         turns_of(sides, children).take([A], 4, once_if_same=once_if_same)
         assert len(children.requests) == sessions
 
@@ -199,16 +187,29 @@ def test_no_session_waits_any_more_where_one_ended_before_its_turn(sides, starte
     assert line.endswith("any more: importing / torch makes a CUDA context when it is imported")
 
 
-def test_a_run_that_names_single_tests_does_not_take_the_others_for_removed(sides):
-    children = Children(RAN, positional=(A,))
-    turns_of(sides, children).take([A], 2)
-    assert not any(request.collects_all for request in children.requests)
+DIED = ChildRun(RAN.endings, ended_early=True, problem="it ended by SIGSEGV", status=-11)
 
 
-def test_a_base_that_dies_ends_the_comparison_with_its_last_words(sides):
-    died = ChildRun(RAN.endings, ended_early=True, problem="it ended by SIGSEGV", status=-11)
-    with pytest.raises(AgainstError, match=r"a session of the base failed: it ended by SIGSEGV\n.*setup=CMD"):
-        turns_of(sides, Children(died)).take([A], 2)
+@pytest.mark.parametrize(
+    ("children", "why"),
+    [
+        (Children(DIED), r"a session of the base failed: it ended by SIGSEGV\n.*setup=CMD"),
+        (
+            Children(
+                ChildRun({A: Ending("passed", "", PASSED)}, (LoadedModule("numpy", "/numpy.py", "abc"),))
+            ),
+            "the base loaded no module from",
+        ),
+        (
+            Children(RAN, hashes=["abc", "abc", "abd"]),
+            r"src/pkg/__init__\.py changed while it was measured; run it again",
+        ),
+    ],
+    ids=["it died", "it loaded nothing of its own", "a file changed"],
+)
+def test_a_session_that_does_not_count_ends_the_comparison_and_says_why(sides, children, why):
+    with pytest.raises(AgainstError, match=why):
+        turns_of(sides, children).take([A], 2)
 
 
 def test_a_working_tree_whose_session_breaks_off_fails_the_tests_that_it_did_not_come_to(sides):
@@ -233,13 +234,6 @@ def test_later_sessions_of_the_base_leave_out_what_it_lacks_and_what_failed(side
     assert of_a[0] is None
     assert failure_on_base(of_b) == "B could not be collected"
     assert [ending.outcome for ending in of_a_in_head] == ["passed"] * 2
-
-
-def test_a_side_that_loaded_nothing_of_its_own_ends_the_comparison(sides):
-    numpy = LoadedModule("numpy", "/lib/numpy.py", "abc")
-    elsewhere = ChildRun({A: Ending("passed", "", PASSED)}, (numpy,))
-    with pytest.raises(AgainstError, match="the base loaded no module from"):
-        turns_of(sides, Children(elsewhere)).take([A], 2)
 
 
 def test_modules_of_removed_tests_which_the_first_session_of_the_base_alone_loads_do_not_count(sides):

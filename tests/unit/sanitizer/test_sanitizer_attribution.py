@@ -27,71 +27,49 @@ HOME = Home("variant", Place(None, "/project/on_numba.py", 20), "/project")
 class Sessions:
     """Runs sessions in which some tests are at fault; `.asked` has the tests of each."""
 
-    def __init__(self, ill=(), *, together=(), dies=(), skipped=()):
-        self.ill, self.together, self.dies, self.skipped = ill, set(together), dies, skipped
+    def __init__(self, ill=(), *, together=(), dies=(), works=True):
+        self.ill, self.together, self.dies, self.works = ill, set(together), dies, works
         self.asked = []
 
     def __call__(self, nodeids):
         self.asked.append("".join(nodeids))
+        if not self.works:
+            return UNCHECKED, ChildRun()
         dead = next((nodeid for nodeid in nodeids if nodeid in self.dies), None)
         ran = nodeids[: nodeids.index(dead)] if dead else nodeids
-        ends = {
-            nodeid: Ending("skipped", "why") if nodeid in self.skipped else Ending("passed") for nodeid in ran
-        }
+        ends = dict.fromkeys(ran, Ending("passed"))
         if any(nodeid in self.ill for nodeid in ran) or (self.together and self.together <= set(ran)):
             return FOUND, ChildRun(ends, during=dead)
         reason = Judgement(reason=f"it ended while running {dead}")
         return reason if dead else CLEAN, ChildRun(ends, during=dead)
 
 
-def states(found):
-    return {nodeid: test.judgement.state for nodeid, test in found.items()}
-
-
-def test_tests_that_are_clean_together_take_one_session():
-    sessions = Sessions()
+@pytest.mark.parametrize(
+    ("sessions", "asked", "not_clean"),
+    [
+        (Sessions(), ["abcdefgh"], {}),
+        (Sessions(ill="f"), ["abcdefgh", "abcd", "efgh", "ef", "e", "f", "gh"], {"f": (FOUND, 1)}),
+        # what no test shows alone is held against all that show it together
+        (Sessions(together="cd"), ["abcdefgh", "abcd", "ab", "cd", "c", "d", "efgh"],
+         dict.fromkeys("cd", (FOUND, 2))),
+        # what ran before a test that ends its process is looked at again
+        (Sessions(dies="b"), ["abcdefgh", "abcd", "ab", "a", "b", "cd", "efgh"],
+         {"b": (Judgement(reason="it ended while running b"), 1)}),
+        (Sessions(works=False), ["abcdefgh"], dict.fromkeys("abcdefgh", (UNCHECKED, 1))),
+    ],
+    ids=["clean", "ill", "together", "dies", "does not work"],
+)  # fmt: skip
+def test_a_finding_is_held_against_the_fewest_tests_that_show_it(sessions, asked, not_clean):
     found = attributed(list("abcdefgh"), sessions)
-    assert sessions.asked == ["abcdefgh"]
-    assert set(states(found).values()) == {"clean"}
-    assert found["a"].ending == Ending("passed")
-
-
-def test_a_finding_is_held_against_the_test_that_shows_it_alone():
-    sessions = Sessions(ill="f")
-    found = attributed(list("abcdefgh"), sessions)
-    assert states(found) == {**dict.fromkeys("abcdegh", "clean"), "f": "found"}
-    assert sessions.asked == ["abcdefgh", "abcd", "efgh", "ef", "e", "f", "gh"]
-    assert found["f"].together == 1
-
-
-def test_what_ran_before_a_test_that_ends_its_process_is_looked_at_again():
-    sessions = Sessions(dies="b")
-    found = attributed(list("abc"), sessions)
-    assert states(found) == {"a": "clean", "b": "not checked", "c": "clean"}
-    assert found["b"].judgement.reason == "it ended while running b"
-
-
-def test_a_finding_that_no_test_shows_alone_is_held_against_all_that_show_it_together():
-    sessions = Sessions(together="cd")
-    found = attributed(list("abcd"), sessions)
-    assert states(found) == {"a": "clean", "b": "clean", "c": "found", "d": "found"}
-    assert (found["c"].together, found["d"].judgement) == (2, FOUND)
-
-
-def test_a_tool_that_does_not_work_here_is_not_asked_again_for_each_test():
-    asked = []
-
-    def run(nodeids):
-        asked.append(nodeids)
-        return UNCHECKED, ChildRun()
-
-    assert states(attributed(["a", "b"], run)) == {"a": "not checked", "b": "not checked"}
-    assert len(asked) == 1
+    assert sessions.asked == asked
+    told = {nodeid: (test.judgement, test.together) for nodeid, test in found.items()}
+    assert told == dict.fromkeys("abcdefgh", (CLEAN, 1)) | not_clean
+    assert found["a"].ending == (Ending("passed") if sessions.works else None)
 
 
 def test_a_test_of_which_a_clean_session_tells_nothing_is_not_checked():
     found = attributed(["a", "b"], lambda nodeids: (CLEAN, ChildRun({"a": Ending("passed")})))
-    assert states(found) == {"a": "clean", "b": "not checked"}
+    assert [test.judgement.state for test in found.values()] == ["clean", "not checked"]
     assert "did not run" in found["b"].judgement.reason
 
 
