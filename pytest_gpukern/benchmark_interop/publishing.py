@@ -10,12 +10,19 @@ import pytest
 
 from pytest_gpukern.benchmark_interop import pytest_benchmark as interop
 from pytest_gpukern.report import units
+from pytest_gpukern.report.csv_table import facts_of
 from pytest_gpukern.report.forms import RunReport
+from pytest_gpukern.report.rows import ResultRow
 from pytest_gpukern.values.result import Correctness, JsonDict, Measurement, Result
 from pytest_gpukern.values.stored import plain
 
 SCHEMA = 1
 """Version of what `extra_info` holds."""
+
+_FACTS = (
+    *("case", "problem_version", "scope", "timer", "cache", "correctness", "verdict", "device", "driver"),
+)
+"""Fields of `extra_info` that our CSV has under the same names."""
 
 _IDENTITY = ("gpukern_schema", "scope", "timer", "cache", "problem_version", "device")
 """Fields of `extra_info` that must agree before pytest-benchmark may compare two times."""
@@ -114,26 +121,17 @@ def _suffix(result: Result, measurement: Measurement) -> str:
 
 def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
     """Returns what a number means, its rates and its verdict; all are finite. A run's file has the rest."""
-    case, summary, median_ns = result.case, measurement.summary, measurement.summary.median_ns
-    verdict = result.verdicts.get(measurement.key)
+    row, median_ns = ResultRow(result, measurement), measurement.summary.median_ns
     known = units.is_number(median_ns) and median_ns > 0
-    traffic, flops = measurement.traffic_bytes, measurement.flops
+    traffic, flops, facts = measurement.traffic_bytes, measurement.flops, facts_of(row, measurement)
     info = {
         "gpukern_schema": SCHEMA,
-        "case": case.id,
-        "problem_version": case.problem_version,
-        "scope": measurement.scope,
-        "timer": measurement.timer,
-        "cache": measurement.cache,
+        **{name: facts[name] for name in _FACTS},
         "gb_per_s": traffic / median_ns if traffic and known else None,
         "gflop_per_s": flops / median_ns if flops and known else None,
-        "correctness": result.correctness.value,
-        "verdict": verdict.kind.value if verdict else None,
-        "verdict_reason": verdict.explained if verdict else None,
-        "verdict_ratio": verdict.ratio if verdict else None,
-        "warnings": [note.text for note in (*summary.notes, *result.notes)],
-        "device": result.fingerprint.hardware(on_gpu=case.on_gpu),
-        "driver": result.fingerprint.driver_version,
+        "verdict_reason": row.judged.reason or None,
+        "verdict_ratio": facts["ratio"],
+        "warnings": [note.text for note in (*measurement.summary.notes, *result.notes)],
     }
     return plain(info)  # type: ignore[no-any-return]
 

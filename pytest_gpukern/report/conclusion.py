@@ -255,12 +255,7 @@ def _judged_in_words(run: RunResults) -> Iterator[str]:
         slower = run.verdicts[VerdictKind.SLOWER] or "none of these"
         found = f", {slower} slower; the others" if judged else ""
         why = ", ".join(f"{count} {kind.lower()}" for kind, count in left.items())
-        doubts = {
-            doubt_about(verdict).sentence
-            for _, times in run.judged
-            for _, (kind, _, verdict) in times
-            if kind == VerdictKind.UNDECIDED and verdict is not None
-        }
+        doubts = {row.judged.doubt.sentence for row in run.rows if row.judged.doubt}
         if left.keys() == {VerdictKind.UNDECIDED} and len(doubts) == 1:
             (why,) = doubts
         elif run.nothing_recorded:
@@ -549,24 +544,21 @@ def others(run: RunResults) -> list[Others]:
     Those with one cause are told together; of what is undecided the largest suspicion is enough.
     """
     groups: dict[tuple[str, str], list[tuple[float, str, float | None]]] = {}
-    for result, times in run.judged:
+    for row in run.rows:
+        (kind, reason, verdict), result, time = row.judged, row.result, row.measurement
         if result.nodeid in run.failures:
             continue
-        for time, (kind, reason, verdict) in times:
-            if kind not in STATES or not STATES[kind].told:
-                continue
-            row, size = STATES[kind], 0.0
-            ratio = verdict.ratio if verdict is not None and row.compared else None
-            if units.is_number(ratio) and ratio > 0:
-                size = units.size_of_change(ratio)
-                if row.tone is Tone.DOUBTFUL:
-                    size = math.log(ratio)  # what looks slower first
-            cause = _cause(verdict) if verdict is not None and row.changed else ""
-            cause = cause if row.compared else _first_line(reason)
-            cause = doubt_about(verdict).short if verdict and kind == VerdictKind.UNDECIDED else cause
+        if kind in STATES and STATES[kind].told:
+            state, size = STATES[kind], 0.0
+            ratio = verdict.ratio if verdict is not None and state.compared else None
+            if units.is_number(ratio) and ratio > 0:  # of what is in doubt, what looks slower comes first
+                size = math.log(ratio) if state.tone is Tone.DOUBTFUL else units.size_of_change(ratio)
+            cause = _cause(verdict) if verdict is not None and state.changed else ""
+            cause = cause if state.compared else _first_line(reason)
+            cause = row.judged.doubt.short if row.judged.doubt else cause
             scope = f" {time.scope}" if time is not None and time.scope != "kernel" else ""
             groups.setdefault((kind, cause), []).append((size, result.case.id + scope, ratio))
-        for finding in result.findings:
+        for finding in result.findings if row.first else ():
             groups.setdefault((finding.kind, finding.text), []).append((0.0, result.case.id, None))
     said = []
     for (kind, cause), entries in groups.items():

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_gpukern.measure.observers import OBSERVERS
-from pytest_gpukern.report.rows import judged
+from pytest_gpukern.report.rows import ResultRow
 from pytest_gpukern.report.run import EmptyReportError, RunResults
 from pytest_gpukern.values.result import KernelFacts, Measurement, Result, Value, sizes_text
 from pytest_gpukern.values.untrusted_json import printable
@@ -56,13 +56,14 @@ def rows_of_run(run: RunResults) -> Iterator[dict[str, Cell]]:
         for result in (reported, *run.sessions_of(reported)):
             failure = run.own_failure(reported) if result is reported else None
             for measurement in result.measurements:
-                row = _row(result, measurement, failure)
-                yield {"run": run.name, "created": run.created.isoformat(), **row}
+                facts = facts_of(ResultRow(result, measurement, failure), measurement)
+                yield {"run": run.name, "created": run.created.isoformat(), **facts}
 
 
-def _row(result: Result, measurement: Measurement, failure: str | None) -> dict[str, Cell]:
-    """Returns the cells of a measurement. Times are never the simulator's."""
-    case, fingerprint, timed = result.case, result.fingerprint, not result.simulated
+def facts_of(row: ResultRow, measurement: Measurement) -> dict[str, Cell]:
+    """Returns what is known of a measurement, for programs. Times are never the simulator's."""
+    result, timed = row.result, row.timed
+    case, fingerprint = result.case, result.fingerprint
     return {
         "case": case.id,
         "test": result.nodeid,
@@ -75,14 +76,14 @@ def _row(result: Result, measurement: Measurement, failure: str | None) -> dict[
         "role": result.role.value,
         **_fields(result, "simulated"),
         **_fields(measurement, "scope", "timer", "cache"),
-        **_fields(measurement.summary if timed else None, "median_ns", "low_ns", "high_ns"),
+        **_fields(timed.summary if timed else None, "median_ns", "low_ns", "high_ns"),
         "samples": measurement.summary.n,
         **_fields(measurement, "iterations"),
         **_fields(result if timed else None, "first_call_ns"),
         **_fields(measurement, "fixed_cost_ns", "traffic_bytes", "flops"),
         **_kernel(result, measurement),
         **_errors(result),
-        **_verdict(result, measurement, failure),
+        **_verdict(row),
         **_observed(result, measurement),
     }
 
@@ -116,8 +117,8 @@ def _errors(result: Result) -> dict[str, Cell]:
     return cells
 
 
-def _verdict(result: Result, measurement: Measurement, failure: str | None) -> dict[str, Cell]:
-    kind, reason, verdict = judged(result, measurement, failure)
+def _verdict(row: ResultRow) -> dict[str, Cell]:
+    kind, reason, verdict = row.standing
     if verdict is not None and kind == verdict.kind and reason[:1] in "+-−=@":  # as a change in percent does
         reason = f"time {reason}"
     return {

@@ -44,6 +44,7 @@ from pytest_gpukern.report.details import (
 from pytest_gpukern.report.recorded import trends
 from pytest_gpukern.report.records import repeat
 from pytest_gpukern.report.rows import (
+    COLUMNS,
     COPY,
     FMA,
     ResultRow,
@@ -73,8 +74,8 @@ _FEWEST_BINNED = 20
 _LARGEST = 1e30
 """Numbers from here on, which only a damaged file has, are left out: the axes of a plot would have no end."""
 _TIMES = operator.attrgetter("median_ns", "low_ns", "high_ns")
-_TEXTS = ("time", "uncertainty", "rate", "speedup", "error", "state")
-"""Of a row, as the terminal has them."""
+_COLUMNS = ("time", "uncertainty", "rate", "speedup", "error")
+"""Of the terminal's table; the page has the others in its own way."""
 _TAIL = 5.0
 """Times the distance from the median to the 90th percentile, beyond which samples are left out of bins."""
 
@@ -258,8 +259,7 @@ class _RunData:
 
     def _row(self, row: ResultRow) -> JsonDict:
         """Returns a row of the table: its texts, and the numbers by which it is sorted and drawn."""
-        result, time = row.result, row.measurement
-        measurement = None if result.simulated else time
+        result, time, measurement = row.result, row.measurement, row.timed
         verdict = row.judged.verdict if measurement else None
         ns = measurement.summary.median_ns if measurement else None
         traffic, flops = (getattr(measurement, name, None) for name in ("traffic_bytes", "flops"))
@@ -270,7 +270,8 @@ class _RunData:
         return {
             "case": self.places[id(result)],
             "scope": time.scope if time else "",
-            **{name: getattr(row, name) for name in _TEXTS},
+            **{name: COLUMNS[name].text(row) for name in _COLUMNS},
+            "state": row.state,
             "rank": severity(row.state),
             "ns": ns,
             "reached": reached,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.conclusion import cards
-from pytest_gpukern.report.rows import judged
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.values.untrusted_json import printable
-from pytest_gpukern.values.verdict_table import INCORRECT
 
 
 def properties(run: RunResults) -> list[tuple[str, str]]:
@@ -16,10 +14,8 @@ def properties(run: RunResults) -> list[tuple[str, str]]:
     They are of the scope that the report shows first. Headline, since when, why and the command to repeat are
     of the worst failure. Changes are relative, 0.05 for 5 % longer, within a 90 % interval.
     """
-    (result,) = run.results
-    time = next(iter(result.measurements), None)
-    kind, reason, verdict = judged(result, time, run.own_failure(result))
-    timed = time if not result.simulated and kind != INCORRECT else None
+    (result,), (row, *_) = run.results, run.rows
+    (kind, reason, verdict), timed = row.standing, row.timed
     card = next(iter(cards(run)), None)
     values = {
         "headline": f"{card.kind}: {card.headline}" if card else "",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_gpukern.findings.regressions import TELLING_ULP
@@ -83,54 +83,6 @@ class Footnote:
     quiet: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ResultRow:
-    """Holds one line of a problem's table.
-
-    Attributes:
-        result: what the row is about.
-        label: how a footnote refers to the row.
-        state: FAILED for a test that failed by itself, else the verdict or what became of it, in a word.
-        judged: what its time came to.
-        measurement: whose time it tells, or None.
-        footnotes: what there is to say about it.
-        factor: the speed-up as a number, if there is one.
-        shares: ceiling → the share of it that the time reaches.
-        others: text of the columns, as titled.
-    """
-
-    result: Result
-    label: str
-    state: str
-    judged: Judged
-    measurement: Measurement | None = None
-    variant: str = ""
-    size: str = ""
-    error: str = ""
-    first_call: str = ""
-    time: str = ""
-    uncertainty: str = ""
-    rate: str = ""
-    ceiling: str = ""
-    speedup: str = ""
-    footnotes: tuple[Footnote, ...] = ()
-    factor: float | None = None
-    shares: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def verdict(self) -> str:
-        """Text of the column: the verdict, with its change where the kind is told."""
-        kind, _, verdict = self.judged
-        ratio = verdict.ratio if verdict is not None and STATES[kind].told else None
-        text = f"{kind} {units.change(ratio)}" if units.is_number(ratio) else kind
-        return f"{text}: {doubt_about(verdict).short}" if verdict and kind == VerdictKind.UNDECIDED else text
-
-    @property
-    def timing(self) -> Timing | None:
-        time = self.measurement
-        return (time.scope, time.timer, time.cache) if time is not None else None
-
-
 class Judged(NamedTuple):
     """Says what a time came to.
 
@@ -144,23 +96,11 @@ class Judged(NamedTuple):
     reason: str = ""
     verdict: Verdict | None = None
 
-
-def judged(result: Result, time: Measurement | None, failure: str | None = None) -> Judged:
-    """Returns what a time came to.
-
-    `failure` is the first line of why the test failed by itself, or None. No time counts of a wrong output.
-    """
-    if result.correctness is Correctness.INCORRECT:
-        return Judged(INCORRECT, (result.diagnosis or "").strip())
-    came_to = _by_time(result, time) if time is not None else _by_code(result)
-    return came_to if failure is None else came_to._replace(kind=FAILED, reason=failure)
-
-
-def _by_time(result: Result, time: Measurement) -> Judged:
-    if time.invalid is not None:
-        return Judged(VerdictKind.INVALID.value, time.invalid)
-    verdict = result.verdicts.get(time.key)
-    return Judged(verdict.kind.value, verdict.explained, verdict) if verdict else Judged()
+    @property
+    def doubt(self) -> Doubt | None:
+        """What leaves it UNDECIDED; None where it is not."""
+        undecided = self.verdict if self.kind == VerdictKind.UNDECIDED else None
+        return doubt_about(undecided) if undecided else None
 
 
 def _by_code(result: Result) -> Judged:
@@ -171,6 +111,120 @@ def _by_code(result: Result) -> Judged:
     worst = min((verdict.kind for verdict in verdicts), key=lambda kind: kind.row.severity)
     reasons = dict.fromkeys(verdict.reason for verdict in verdicts if verdict.kind is worst)
     return Judged(worst.value, "; ".join(reasons))
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """Holds one line of a table: a time of a result, or a result without one.
+
+    Its properties are what any form says of the line, each made where a form first asks for it.
+
+    Attributes:
+        measurement: whose time it tells, or None.
+        failure: the first line of why the test failed by itself, or None.
+        first: whether it is the first of its result, and so names the case and its error.
+        references: results at its point, among them all of the variant that its speed-up is against.
+        shared: axes and parameters that are said elsewhere.
+    """
+
+    result: Result
+    measurement: Measurement | None = None
+    failure: str | None = None
+    first: bool = True
+    references: Sequence[Result] = ()
+    shared: Collection[str] = ()
+
+    @functools.cached_property
+    def judged(self) -> Judged:
+        """What its time came to, also where the test failed by itself; no time counts of a wrong output."""
+        result, time = self.result, self.measurement
+        if result.correctness is Correctness.INCORRECT:
+            return Judged(INCORRECT, (result.diagnosis or "").strip())
+        if time is None:
+            return _by_code(result)
+        if time.invalid is not None:
+            return Judged(VerdictKind.INVALID.value, time.invalid)
+        verdict = result.verdicts.get(time.key)
+        return Judged(verdict.kind.value, verdict.explained, verdict) if verdict else Judged()
+
+    @functools.cached_property
+    def standing(self) -> Judged:
+        """What its time came to, or that the test failed by itself: then no time of it counts."""
+        if self.failure is None or self.judged.kind == INCORRECT:
+            return self.judged
+        return self.judged._replace(kind=FAILED, reason=self.failure)
+
+    @property
+    def state(self) -> str:
+        """FAILED for a test that failed by itself, else the verdict or what became of it, in a word."""
+        return self.standing.kind or self.became
+
+    @property
+    def became(self) -> str:
+        """What became of it apart from a verdict: `measured`, `checked`, `unchecked` …"""
+        result = self.result
+        if result.code or result.simulated:
+            return "compiled" if result.code else "simulated"
+        unchecked = result.correctness is Correctness.UNCHECKED
+        return "measured" if self.measurement else "unchecked" if unchecked else "checked"
+
+    @property
+    def timed(self) -> Measurement | None:
+        """Its measurement, but the simulator's: that is no time of a kernel, whoever took it."""
+        return None if self.result.simulated else self.measurement
+
+    @property
+    def timing(self) -> Timing | None:
+        time = self.measurement
+        return (time.scope, time.timer, time.cache) if time is not None else None
+
+    @property
+    def own_size(self) -> str:
+        sizes = self.result.case.sizes.items()
+        return sizes_text({name: text for name, text in sizes if name not in self.shared})
+
+    @property
+    def label(self) -> str:
+        """How a footnote refers to the row."""
+        scope = self.measurement.scope if self.measurement else ""
+        return " ".join(filter(None, (self.result.case.label, self.own_size, scope)))
+
+    @functools.cached_property
+    def shares(self) -> Mapping[str, float]:
+        """Ceiling → the share of it that the time reaches."""
+        return ceiling_shares(self.result, self.timed) if self.timed else {}
+
+    @functools.cached_property
+    def factor(self) -> float | None:
+        """The speed-up as a number, if there is one."""
+        return speedup(self.result, self.timed, self.references) if self.timed else None
+
+    @property
+    def footnotes(self) -> list[Footnote]:
+        """What there is to say about it."""
+        result, time = self.result, self.measurement
+        kind, reason, verdict = self.judged if time else self.standing
+        said = [Footnote(FAILED, self.failure)] if time and self.failure is not None else []
+        if time is None:
+            said += [Footnote(kind, reason)] if reason else []
+        elif kind and STATES[kind].told:
+            # What fresh sessions neither confirmed nor cleared needs a reader.
+            unsettled = verdict is not None and verdict.unconfirmed
+            quiet = kind if STATES[kind].tone is Tone.DOUBTFUL and not unsettled else ""
+            said.append(Footnote(kind, reason, time.key, verdict.ratio if verdict else None, quiet))
+        notes = [*(_remarks(time) if time else ()), *(result.notes if self.first else ())]
+        said += [Footnote("", note.text, quiet=note.about.counted) for note in notes]
+        return said + [Footnote(of.kind, of.text) for of in (result.findings if self.first else ())]
+
+
+def rows_of(
+    result: Result, failure: str | None, references: Sequence[Result] = (), shared: Collection[str] = ()
+) -> list[ResultRow]:
+    """Returns the rows of one result, one a time that counts; `failure` is of the first."""
+    wrong = result.correctness is Correctness.INCORRECT
+    first, *others = (() if wrong else result.measurements) or (None,)
+    rows = [ResultRow(result, first, failure, references=references, shared=shared)]
+    return rows + [ResultRow(result, time, None, False, references, shared) for time in others]
 
 
 def shared_sizes(results: Sequence[Result]) -> dict[str, str]:
@@ -190,96 +244,62 @@ def chosen_text(result: Result) -> str:
     return f"({', '.join(texts)})" if texts else ""
 
 
-def rows_of(
-    result: Result, references: Sequence[Result], shared: Collection[str] = (), *, failure: str | None = None
-) -> list[ResultRow]:
-    """Returns the rows of one result; only the first names the case and its error.
-
-    Args:
-        references: results at its point, among them all of the variant that its speed-up is against.
-        shared: axes and parameters that are said elsewhere.
-        failure: as of `judged`.
-    """
-    size = sizes_text({name: text for name, text in result.case.sizes.items() if name not in shared})
-    label = f"{result.case.label} {size}".rstrip()
-    own = (result.case.label, f"{size} {chosen_text(result)}".strip(), error_text(result))
-    if result.correctness is Correctness.INCORRECT or not result.measurements:
-        return [_unmeasured(result, label, own, failure)]
-    rows = []
-    for time in result.measurements:
-        rows.append(_measured(result, label, time, references, own, failure))
-        own, failure = ("", "", ""), None
-    return rows
+def _time_text(row: ResultRow) -> str:
+    if row.timed is not None:
+        return units.time(row.timed.summary.median_ns, half_width(row.timed))
+    nothing = row.became == "unchecked" or (row.measurement is None and row.standing.kind)
+    return units.NOTHING if nothing else row.became
 
 
-def _unmeasured(result: Result, label: str, own: tuple[str, str, str], failure: str | None) -> ResultRow:
-    kind, reason, _ = came_to = judged(result, None, failure)
-    unchecked = result.correctness is Correctness.UNCHECKED and not (result.simulated or result.code)
-    state = "simulated" if result.simulated else "unchecked" if unchecked else "checked"
-    state = "compiled" if result.code else state
-    return ResultRow(
-        result,
-        label,
-        kind or state,
-        came_to,
-        None,
-        *own,
-        time=units.NOTHING if kind or unchecked else state,
-        footnotes=(*([Footnote(kind, reason)] if reason else ()), *_about(result)),
-    )
+def _first_call_text(row: ResultRow) -> str:
+    ns = row.result.first_call_ns
+    return units.time(ns) if row.first and row.measurement and units.is_number(ns) else ""
 
 
-def _measured(
-    result: Result,
-    label: str,
-    measurement: Measurement,
-    references: Sequence[Result],
-    own: tuple[str, str, str],
-    failure: str | None,
-) -> ResultRow:
-    """Returns the row of a time; `own` are variant, size and error, which only a result's first row has."""
-    kind, reason, verdict = came_to = judged(result, measurement)
-    footnotes = _told(_remarks(measurement)) + (_about(result) if any(own) else [])
-    if kind and STATES[kind].told:
-        # What fresh sessions neither confirmed nor cleared needs a reader.
-        unsettled = verdict is not None and verdict.unconfirmed
-        quiet = kind if STATES[kind].tone is Tone.DOUBTFUL and not unsettled else ""
-        ratio = verdict.ratio if verdict is not None else None
-        footnotes.insert(0, Footnote(kind, reason, measurement.key, ratio, quiet))
-    if failure is not None:
-        footnotes.insert(0, Footnote(FAILED, failure))
-    first_ns = result.first_call_ns if any(own) else None
-    made = functools.partial(
-        ResultRow,
-        result,
-        f"{label} {measurement.scope}",
-        FAILED if failure is not None else kind or ("simulated" if result.simulated else "measured"),
-        came_to,
-        measurement,
-        *own,
-        first_call=units.time(first_ns) if units.is_number(first_ns) else "",
-        footnotes=tuple(footnotes),
-    )
-    if result.simulated:  # the simulator's time is no time of a kernel, whoever took it
-        return made(time="simulated")
-    factor, shares = speedup(result, measurement, references), ceiling_shares(result, measurement)
-    return made(
-        time=units.time(measurement.summary.median_ns, half_width(measurement)),
-        uncertainty=units.share(half_width(measurement)),
-        rate=rate_text(measurement),
-        ceiling=" ".join(nearest_ceiling(shares)),
-        shares=shares,
-        speedup=units.factor(factor) if result.speedup_against else "",
-        factor=factor,
-    )
+def _verdict_text(row: ResultRow) -> str:
+    """Returns the verdict, with its change where the kind is told, and with what leaves it open."""
+    kind, _, verdict = came_to = row.judged if row.measurement else row.standing
+    ratio = verdict.ratio if verdict is not None and STATES[kind].told else None
+    text = f"{kind} {units.change(ratio)}" if units.is_number(ratio) else kind
+    return f"{text}: {came_to.doubt.short}" if came_to.doubt else text
 
 
-def _told(notes: Iterable[Note]) -> list[Footnote]:
-    return [Footnote("", note.text, quiet=note.about.counted) for note in notes]
+class TimeColumn(NamedTuple):
+    """Describes a column of the table of times: its text of a row, and how `layout.Column` fits it."""
+
+    title: str
+    text: Callable[[ResultRow], str]
+    numeric: bool = True
+    narrowest: int | None = None
+    dispensable: int | None = None
 
 
-def _about(result: Result) -> list[Footnote]:
-    return _told(result.notes) + [Footnote(finding.kind, finding.text) for finding in result.findings]
+COLUMNS = {
+    "variant": TimeColumn(
+        "variant", lambda row: row.result.case.label if row.first else "", numeric=False, narrowest=1
+    ),
+    "size": TimeColumn(
+        "size",
+        lambda row: f"{row.own_size} {chosen_text(row.result)}".strip() if row.first else "",
+        numeric=False,
+        narrowest=1,
+    ),
+    "first_call": TimeColumn("first call", _first_call_text, dispensable=0),
+    "time": TimeColumn("time", _time_text),
+    "uncertainty": TimeColumn(
+        "±", lambda row: units.share(half_width(row.timed)) if row.timed else "", dispensable=5
+    ),
+    "rate": TimeColumn("rate", lambda row: rate_text(row.timed) if row.timed else "", dispensable=4),
+    "ceiling": TimeColumn("of ceiling", lambda row: " ".join(nearest_ceiling(row.shares)), dispensable=3),
+    "speedup": TimeColumn(
+        "speed-up",
+        lambda row: units.factor(row.factor) if row.timed and row.result.speedup_against else "",
+        dispensable=1,
+    ),
+    "error": TimeColumn("error", lambda row: error_text(row.result) if row.first else "", dispensable=2),
+    "verdict": TimeColumn("verdict", _verdict_text, numeric=False),
+}
+"""Name → a column of the terminal's table; the page has these, too."""
 
 
 def _remarks(measurement: Measurement) -> Iterator[Note]:
@@ -302,18 +322,12 @@ def half_width(measurement: Measurement) -> float | None:
     return summary.half_width if known and summary.n > 1 else None
 
 
-def counts_flops(measurement: Measurement) -> bool:
-    """Says whether its rate is of operations, not of bytes: from 10 operations a byte on."""
-    traffic, flops = measurement.traffic_bytes, measurement.flops
-    return bool(flops) if not (flops and traffic) else flops / traffic > _COMPUTE_BOUND
-
-
 def rate_text(measurement: Measurement) -> str:
     """Returns GB/s of the declared traffic, or GFLOP/s; empty where neither is declared."""
-    median_ns = measurement.summary.median_ns
-    if counts_flops(measurement):
-        return units.throughput(measurement.flops, median_ns)
-    return units.bandwidth(measurement.traffic_bytes, median_ns) if measurement.traffic_bytes else ""
+    median_ns, traffic, flops = measurement.summary.median_ns, measurement.traffic_bytes, measurement.flops
+    if flops and (not traffic or flops / traffic > _COMPUTE_BOUND):
+        return units.throughput(flops, median_ns)
+    return units.bandwidth(traffic, median_ns) if traffic else ""
 
 
 def error_text(result: Result) -> str:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from pytest_gpukern.baseline.record import Record
 from pytest_gpukern.findings.common_shift import Shift
 from pytest_gpukern.package import __version__
-from pytest_gpukern.report.rows import Judged, judged
+from pytest_gpukern.report.rows import ResultRow, rows_of
 from pytest_gpukern.values.fingerprint import Fingerprint
-from pytest_gpukern.values.result import GateFailure, Measurement, Result
+from pytest_gpukern.values.result import GateFailure, Result
 from pytest_gpukern.values.stored import Stored
 from pytest_gpukern.values.verdict_table import VerdictKind
 
@@ -130,18 +130,14 @@ class RunResults:
         return any(result.measurements and not result.simulated for result in self.results)
 
     @functools.cached_property
-    def judged(self) -> Sequence[tuple[Result, Sequence[tuple[Measurement | None, Judged]]]]:
-        """Each result with its times, or None without any, and what these came to."""
-        judged_times = []
-        for result in self.results:
-            times: Sequence[Measurement | None] = result.measurements or (None,)
-            judged_times.append((result, [(time, judged(result, time)) for time in times]))
-        return judged_times
+    def rows(self) -> Sequence[ResultRow]:
+        """What each time came to, and each result without any, in the order of `results`."""
+        return [row for result in self.results for row in rows_of(result, self.own_failure(result))]
 
     @functools.cached_property
     def kinds(self) -> Counter[str]:
         """How many times, or cases without any, have each kind of verdict, or what stands in its place."""
-        return Counter(came_to.kind for _, times in self.judged for _, came_to in times)
+        return Counter(row.judged.kind for row in self.rows)
 
     @functools.cached_property
     def verdicts(self) -> Counter[VerdictKind]:

@@ -59,9 +59,7 @@ def problems_of(run: RunResults) -> list[ProblemTable]:
         rows = [
             row
             for result in ordered
-            for row in rows_of(
-                result, references.get(_point(result), ()), shared, failure=run.own_failure(result)
-            )
+            for row in rows_of(result, run.own_failure(result), references.get(_point(result), ()), shared)
         ]
         problems.append(ProblemTable(name, ordered, rows))
     return problems

@@ -15,7 +15,7 @@ from pytest_gpukern.report.details import checks, device_work, observed_lines
 from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.layout import Column, Line, hint_at, table, wrapped
 from pytest_gpukern.report.records import some_of
-from pytest_gpukern.report.rows import ResultRow, Timing, markup_of, shared_sizes
+from pytest_gpukern.report.rows import COLUMNS, ResultRow, Timing, markup_of, shared_sizes
 from pytest_gpukern.report.run import RunResults, Skip
 from pytest_gpukern.report.summary import (
     ProblemTable,
@@ -215,8 +215,9 @@ def _table(problem: ProblemTable, width: int, left_out: list[str], *, verbose: b
     rows, timings = problem.rows, _timings(problem.rows)
     parts = [problem.name, sizes_text(shared_sizes(problem.results)), *map(_timing_words, timings[:1])]
     against = dict.fromkeys(r.speedup_against for r in problem.results if r.speedup_against)
-    texts, omitted = table(_columns(rows, timings), width, indent=_INDENT)
-    if any(row.speedup for row in rows) and "speed-up" not in omitted:
+    columns = _columns(rows, timings)
+    texts, omitted = table(columns, width, indent=_INDENT)
+    if "speed-up" in texts[0]:
         parts.append(f"speed-up against {' or '.join(against)}")
     left_out += omitted
     legend = "  ".join(f"{_mark(i)} {_timing_words(t)}" for i, t in enumerate(timings[1:], 1))
@@ -224,8 +225,8 @@ def _table(problem: ProblemTable, width: int, left_out: list[str], *, verbose: b
         Line(" · ".join(filter(None, parts)), _BOLD),
         Line(texts[0]),
         *(
-            Line(text, markup_of(row.state), (row.verdict,))
-            for text, row in zip(texts[1:], rows, strict=True)
+            Line(text, markup_of(row.state), (verdict,))
+            for text, row, verdict in zip(texts[1:], rows, columns[-1].cells, strict=True)
         ),
         *wrapped(legend, width, indent=_INDENT),
         *_fixed_costs(rows, width),
@@ -252,22 +253,18 @@ def _mark(index: int) -> str:
     return str(index).translate(_SUPERSCRIPTS) if index else ""
 
 
-def _columns(rows: list[ResultRow], timings: list[Timing]) -> list[Column]:
+def _columns(rows: Sequence[ResultRow], timings: Sequence[Timing]) -> list[Column]:
+    """Returns the columns; behind a time stands how it was taken, where that is not the commonest way."""
     marks = [_mark(timings.index(row.timing)) if row.timing else "" for row in rows]
     broadest = max(map(len, marks), default=0)
-    times = tuple(row.time + mark.ljust(broadest) for row, mark in zip(rows, marks, strict=True))
-    return [
-        Column("variant", tuple(row.variant for row in rows), narrowest=1),
-        Column("size", tuple(row.size for row in rows), narrowest=1),
-        Column("first call", tuple(row.first_call for row in rows), numeric=True, dispensable=0),
-        Column("time" + " " * broadest, times, numeric=True),
-        Column("±", tuple(row.uncertainty for row in rows), numeric=True, dispensable=5),
-        Column("rate", tuple(row.rate for row in rows), numeric=True, dispensable=4),
-        Column("of ceiling", tuple(row.ceiling for row in rows), numeric=True, dispensable=3),
-        Column("speed-up", tuple(row.speedup for row in rows), numeric=True, dispensable=1),
-        Column("error", tuple(row.error for row in rows), numeric=True, dispensable=2),
-        Column("verdict", tuple(row.verdict for row in rows)),
-    ]
+    columns = []
+    for name, of in COLUMNS.items():
+        title, cells = of.title, tuple(map(of.text, rows))
+        if name == "time":
+            title += " " * broadest
+            cells = tuple(cell + mark.ljust(broadest) for cell, mark in zip(cells, marks, strict=True))
+        columns.append(Column(title, cells, of.numeric, of.narrowest, of.dispensable))
+    return columns
 
 
 def _fixed_costs(rows: list[ResultRow], width: int) -> list[Line]:
