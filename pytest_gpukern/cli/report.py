@@ -12,12 +12,11 @@ from pytest_gpukern.baseline.store import CODE
 from pytest_gpukern.cli import exits
 from pytest_gpukern.findings.trend import FEWEST_SESSIONS, SeriesKey, Trend
 from pytest_gpukern.report import units
-from pytest_gpukern.report.details import epochs
+from pytest_gpukern.report.details import epochs, gpu_trace
 from pytest_gpukern.report.forms import file_content
 from pytest_gpukern.report.recorded import is_baseline, read_all, trends
 from pytest_gpukern.report.run import EmptyReportError, RunResults
 from pytest_gpukern.report.terminal import render
-from pytest_gpukern.report.trace import gpu_trace
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.form_table import FORMS, suffix_of, suffixes
 from pytest_gpukern.values.untrusted_json import FileError

@@ -1,12 +1,13 @@
 """Writes what `-v` adds to a table: what was checked, what the device did in a call, what observers saw.
 
-What the device did is shown as nvprof did: copies, memsets and kernels with their share of the time.
+What the device did is shown as nvprof did: copies, memsets and kernels with their share of the time, and with
+`gpukern report -k` each activity of one execution.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_gpukern.baseline.record import Record
@@ -14,9 +15,18 @@ from pytest_gpukern.findings.explain import dimensions
 from pytest_gpukern.gpu.kernel_facts import fitted
 from pytest_gpukern.measure.observers import OBSERVERS, Figure, ObserverRow
 from pytest_gpukern.report import units
-from pytest_gpukern.report.layout import GAP, Column, Line, table, wrapped
+from pytest_gpukern.report.layout import GAP, Column, Line, hint_at, table, wrapped
 from pytest_gpukern.values.grouping import grouped
-from pytest_gpukern.values.result import Correctness, DeviceWork, KernelFacts, Measurement, Result, Value
+from pytest_gpukern.values.result import (
+    Correctness,
+    DeviceActivity,
+    DeviceWork,
+    KernelFacts,
+    Measurement,
+    Result,
+    Trace,
+    Value,
+)
 from pytest_gpukern.values.timer_table import timer_row
 
 _UNKNOWN = ObserverRow("", "")
@@ -30,6 +40,15 @@ _IDLE = 0.005
 _SEEN_BY = "cupti"
 """The timer that tells what the device does in a call that the host times."""
 WORK_TITLES = ("Time(%)", "Time", "Calls", "Avg", "Size", "Throughput")
+_TRACE_DIGITS = 5
+_LEFT_OUT_FIRST = (
+    *("Context", "Device", "DstMemType", "SrcMemType", "DSMem", "SSMem", "Regs", "Stream"),
+    *("Throughput", "Size", "Block Size", "Grid Size"),
+)
+_TRACE_LEGEND = (
+    "Regs: registers of a thread. SSMem and DSMem: static and dynamic shared memory of a block.",
+    "SrcMemType and DstMemType: kinds of memory that a copy reads and writes; a memset has only the first.",
+)
 LAUNCH_TITLES = ("Grid Size", "Block Size", "Regs", "Shared", "Local", "Occupancy", "limited by", "code")
 
 
@@ -227,3 +246,61 @@ def observed_lines(results: Sequence[Result], *, width: int) -> list[Line]:
         for line in wrapped(" · ".join(filter(None, (result.case.id, key, f"{label}: {text}"))), width)
     ]
     return [*lines, Line("")] if lines else []
+
+
+def gpu_trace(results: Iterable[Result], width: int) -> list[Line]:
+    """Returns a table for each case that has a trace, and what its columns mean; nothing if none has one."""
+    lines, left_out = list[Line](), list[str]()
+    for result in results:
+        if result.trace is not None:
+            rows, omitted = _trace_rows(result, result.trace, width)
+            left_out += omitted
+            lines += wrapped(f"{result.case.id} · {result.trace.scope}", width, markup={"bold": True})
+            lines += [*map(Line, rows), Line("")]
+    legend = (line for text in _TRACE_LEGEND for line in wrapped(text, width))
+    return [*lines, *hint_at(left_out, width), *legend] if lines else []
+
+
+def _trace_rows(result: Result, trace: Trace, width: int) -> tuple[list[str], list[str]]:
+    if not trace.activities:
+        return ["  the device did nothing"], []
+    cells = [_cells_of(activity, result) for activity in trace.activities]
+    columns = [
+        Column(
+            title,
+            tuple(row[title] for row in cells),
+            numeric=title != "Name",
+            narrowest=_SHORTEST_NAME if title == "Name" else None,
+            dispensable=_LEFT_OUT_FIRST.index(title) if title in _LEFT_OUT_FIRST else None,
+        )
+        for title in cells[0]
+    ]
+    return table(columns, width)
+
+
+def _cells_of(activity: DeviceActivity, result: Result) -> dict[str, str]:
+    """Returns the title of each column and its text for an activity, in nvprof's order."""
+    device = result.fingerprint.device_name
+    took_ns = activity.end_ns - activity.start_ns
+    copies = activity.kind != "kernel"
+    return {
+        "Start": units.time(activity.start_ns, digits=_TRACE_DIGITS),
+        "Duration": units.time(took_ns, digits=_TRACE_DIGITS),
+        "Grid Size": _dimensions(activity.grid),
+        "Block Size": _dimensions(activity.block),
+        "Regs": units.NOTHING if activity.registers is None else str(activity.registers),
+        "SSMem": units.size(activity.static_shared_bytes),
+        "DSMem": units.size(activity.dynamic_shared_bytes),
+        "Size": units.size(activity.size_bytes) if copies else units.NOTHING,
+        "Throughput": units.bandwidth(activity.size_bytes, took_ns) if copies else units.NOTHING,
+        "SrcMemType": activity.source or units.NOTHING,
+        "DstMemType": activity.target or units.NOTHING,
+        "Device": f"{device} ({activity.device})" if device else str(activity.device),
+        "Context": str(activity.context),
+        "Stream": str(activity.stream),
+        "Name": f"[CUDA {activity.name}]" if copies else activity.name,
+    }
+
+
+def _dimensions(sizes: tuple[int, int, int] | None) -> str:
+    return units.NOTHING if sizes is None else f"({' '.join(map(str, sizes))})"

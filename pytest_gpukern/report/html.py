@@ -51,7 +51,6 @@ from pytest_gpukern.report.rows import (
     chosen_text,
     half_width,
     nearest_ceiling,
-    shared_sizes,
 )
 from pytest_gpukern.report.run import Advice, RunResults
 from pytest_gpukern.report.summary import (
@@ -193,7 +192,7 @@ class _RunData:
         problems = problems_of(run)
         self.rows = [row for problem in problems for row in problem.rows]
         self.results = [result for problem in problems for result in problem.results]
-        self.shared = {problem.name: shared_sizes(problem.results) for problem in problems}
+        self.shared = {problem.name: problem.shared for problem in problems}
         self.named = Counter(result.case.id for result in self.results)
         self.places = {id(result): place for place, result in enumerate(self.results)}
         # What many entries share crosses once; they have its number, in the order in which things come.
@@ -208,11 +207,7 @@ class _RunData:
         failed = cards(run)
         return {
             "cases": _table(self._case(result, by_result[id(result)]) for result in self.results),
-            "scopes": _table(
-                self._scope(row, row.measurement)
-                for row in self.rows
-                if row.measurement and not row.result.simulated
-            ),
+            "scopes": _table(self._scope(row, row.timed) for row in self.rows if row.timed),
             "rows": _table(map(self._row, self.rows)),
             "name": run.record_of or f"{_moment(run.created)}, {_device(run)}",
             "headline": headline(run, failed),
@@ -279,12 +274,12 @@ class _RunData:
             "share": max(row.shares.values(), default=None),
             "factor": row.factor,
             "error_n": max((error.max_rel or 0.0 for error in result.errors.values()), default=None),
-            **{name: getattr(verdict, name, None) for name in ("ratio", "ratio_low", "ratio_high")},
+            "ratio": verdict.ratio if verdict else None,
             "change": units.change(verdict.ratio) if verdict and verdict.ratio else "",
             "way": units.way(*sides) if sides else "",
             "interval": units.change_interval(verdict.ratio_low, verdict.ratio_high) if verdict else "",
             "intensity": flops / traffic if on_roof and flops and traffic else None,
-            "flop_s": _per_s(flops, ns) if on_roof and traffic else None,
+            "flop_s": units.per_second(flops, ns) if on_roof and traffic else None,
             "group": self.points.setdefault(point, len(self.points)),
         }
 
@@ -324,17 +319,14 @@ class _RunData:
         }
 
     def _scope(self, row: ResultRow, measurement: Measurement) -> JsonDict:
-        """Returns a measurement with its histogram and sessions."""
-        result = row.result
-        summary, half = measurement.summary, half_width(measurement)
+        """Returns what a row's measurement has beside the row: its histogram, sessions and device work."""
+        result, summary, half = row.result, measurement.summary, half_width(measurement)
         verdict = result.verdicts.get(measurement.key)
         samples = [ns for ns in measurement.samples_ns if ns is not None and abs(ns) < _LARGEST]
         return {
             "case": self.places[id(result)],
             "timing": (measurement.scope, measurement.timer, measurement.cache),
-            "time": units.time(summary.median_ns, half),
             "range": units.time_range(summary.low_ns, summary.high_ns, half) if half is not None else "",
-            "ns": summary.median_ns,
             **{name: getattr(summary, name) for name in ("low_ns", "high_ns", "n")},
             "told": _sampling(measurement),
             "reason": row.judged.reason,
@@ -402,10 +394,6 @@ def distribution(samples_ns: Sequence[float]) -> tuple[float, float, tuple[int, 
 
 
 # --- in words -------------------------------------------------------------------------------------
-
-
-def _per_s(amount: float | None, ns: float | None) -> float | None:
-    return amount / ns * 1e9 if units.is_number(amount) and units.is_number(ns) and ns > 0 else None
 
 
 @functools.lru_cache(1024)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_gpukern.report import units
@@ -28,11 +28,12 @@ _TOLD_IN_ORDER = (Tone.BAD, Tone.DOUBTFUL, None, Tone.GOOD, Tone.PLAIN)
 
 @dataclass(frozen=True)
 class ProblemTable:
-    """Holds the results of one problem, ordered, and the rows that they make."""
+    """Holds the results of one problem, ordered, the rows that they make, and the sizes that all share."""
 
     name: str
     results: list[Result]
     rows: list[ResultRow]
+    shared: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def problems_of(run: RunResults) -> list[ProblemTable]:
             for result in ordered
             for row in rows_of(result, run.own_failure(result), references.get(_point(result), ()), shared)
         ]
-        problems.append(ProblemTable(name, ordered, rows))
+        problems.append(ProblemTable(name, ordered, rows, shared))
     return problems
 
 

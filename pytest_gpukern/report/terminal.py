@@ -15,7 +15,7 @@ from pytest_gpukern.report.details import checks, device_work, observed_lines
 from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.layout import Column, Line, hint_at, table, wrapped
 from pytest_gpukern.report.records import some_of
-from pytest_gpukern.report.rows import COLUMNS, ResultRow, Timing, markup_of, shared_sizes
+from pytest_gpukern.report.rows import COLUMNS, ResultRow, Timing, markup_of
 from pytest_gpukern.report.run import RunResults, Skip
 from pytest_gpukern.report.summary import (
     ProblemTable,
@@ -213,7 +213,7 @@ def skip_lines(
 
 def _table(problem: ProblemTable, width: int, left_out: list[str], *, verbose: bool) -> list[Line]:
     rows, timings = problem.rows, _timings(problem.rows)
-    parts = [problem.name, sizes_text(shared_sizes(problem.results)), *map(_timing_words, timings[:1])]
+    parts = [problem.name, sizes_text(problem.shared), *map(_timing_words, timings[:1])]
     against = dict.fromkeys(r.speedup_against for r in problem.results if r.speedup_against)
     columns = _columns(rows, timings)
     texts, omitted = table(columns, width, indent=_INDENT)

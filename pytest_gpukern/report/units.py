@@ -163,10 +163,15 @@ def is_number(value: float | None) -> TypeGuard[float]:
     return value is not None and math.isfinite(value)
 
 
-def _rate(amount: float | None, nanoseconds: float | None, unit: str) -> str:
+def per_second(amount: float | None, nanoseconds: float | None) -> float | None:
     if not is_number(amount) or not is_number(nanoseconds) or nanoseconds <= 0:
-        return NOTHING
-    return _scaled(amount / nanoseconds * 1e9, RATES, 3) + unit
+        return None
+    return amount / nanoseconds * 1e9
+
+
+def _rate(amount: float | None, nanoseconds: float | None, unit: str) -> str:
+    rate = per_second(amount, nanoseconds)
+    return NOTHING if rate is None else _scaled(rate, RATES, 3) + unit
 
 
 @functools.lru_cache(4096)  # a report tells most times more than once

@@ -6,7 +6,7 @@ import pytest
 from made_up_results import result
 from test_report_device_work import split
 
-from pytest_gpukern.report.trace import gpu_trace
+from pytest_gpukern.report.details import gpu_trace
 from pytest_gpukern.values.result import DeviceActivity, Trace
 
 COPY = DeviceActivity(
