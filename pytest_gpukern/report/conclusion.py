@@ -261,20 +261,11 @@ def _judged_in_words(run: RunResults) -> Iterator[str]:
         elif run.nothing_recorded:
             why = "nothing was on record"
         yield f"{judged} of {units.counted(run.verdicts.total(), 'time')} judged{found}: {why}"
-    if not _timed_on_a_gpu(run) and _is_to_time(run) and _lacked_a_gpu(run):
+    to_time = run.measured or (isinstance(run, RunReport) and run.settings.benchmark)
+    on_a_gpu = any(of.measurements and of.case.on_gpu and not of.simulated for of in run.results)
+    lacks_one = any(of.simulated for of in run.results) or any(skip.kind == NO_GPU for skip in run.skips)
+    if to_time and lacks_one and not on_a_gpu:
         yield "only the host was timed: no GPU" if run.measured else "nothing was timed: no GPU"
-
-
-def _timed_on_a_gpu(run: RunResults) -> bool:
-    return any(of.measurements and of.case.on_gpu and not of.simulated for of in run.results)
-
-
-def _is_to_time(run: RunResults) -> bool:
-    return run.measured or (isinstance(run, RunReport) and run.settings.benchmark)
-
-
-def _lacked_a_gpu(run: RunResults) -> bool:
-    return any(of.simulated for of in run.results) or any(skip.kind == NO_GPU for skip in run.skips)
 
 
 def context(run: RunResults) -> list[str]:
@@ -307,7 +298,7 @@ def _could_see(run: RunResults) -> str:
     remedy = f"record more sessions: {record}" if run.compared_with == BASELINE else "measure more sessions"
     if median.pairs:
         remedy += f": --gpukern-sessions={2 * len(median.pairs)}"
-    if doubt == OTHER_CARD or _is_another_card(run):
+    if doubt == OTHER_CARD or run.on_another_card:
         doubt, remedy = OTHER_CARD, f"record this card, too: {record}"
     times = f" (median of {len(known)} times)" if len(known) > 1 else ""
     return f"{doubt.sentence}: below {100 * unseen:.2g} % nothing is caught{times}; {remedy}"
@@ -331,19 +322,12 @@ def _recorded(run: RunResults) -> tuple[str, str]:
         return "", ""
     points = points_of(times.values())
     on_cards = {point.card for point in points if point.card}
-    others = "other " * (_is_another_card(run) and not run.record_of)
+    others = "other " * (run.on_another_card and not run.record_of)
     of_all = " of all cases" if any(0 < len(of_case) < len(times) for of_case in of_cases) else ""
     of_cards = f" on {units.counted(len(on_cards), f'{others}card')}" if on_cards else ""
     days = days_of(points)
     when = f", {days}" if days else ""
     return f"{units.counted(len(points), 'session')}{of_cards}{when}", of_all
-
-
-def _is_another_card(run: RunResults) -> bool:
-    """Whether the run was measured on cards that are not on record."""
-    fingerprints = (of.fingerprint for known in run.history.values() for of in known.sessions)
-    recorded = {of.device_uuid for of in fingerprints if of.device_uuid}
-    return bool(recorded) and recorded.isdisjoint(of.device_uuid for of in run.on_gpus())
 
 
 # --- failures -------------------------------------------------------------------------------------

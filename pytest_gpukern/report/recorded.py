@@ -23,17 +23,12 @@ from pytest_gpukern.values.untrusted_json import content_of
 _BEGINNING = datetime.fromtimestamp(0, UTC)
 
 
-def read(path: Path) -> RunResults:
-    """Reads the file of a run, or of a baseline as a run.
+def read_all(paths: Iterable[Path]) -> list[RunResults]:
+    """Reads files of runs, and baselines: those of one device model become one run.
 
     Raises:
-        FileError: the file is missing, empty, damaged, neither of these or from a newer release.
+        FileError: a file is missing, empty, damaged, neither of these or from a newer release.
     """
-    return run_of([load(path)], path.name) if is_baseline(path) else read_run(path)
-
-
-def read_all(paths: Iterable[Path]) -> list[RunResults]:
-    """Reads files of runs, and baselines: those of one device model become one run. Raises as `read`."""
     opened = [(path.name, load(path) if is_baseline(path) else read_run(path)) for path in paths]
     together = grouped(
         (held.device_model if isinstance(held, Baseline) else number, (name, held))

@@ -144,6 +144,13 @@ class RunResults:
         """How many times, or cases compiled, have each kind of verdict, in the order of a summary."""
         return Counter({kind: self.kinds[kind] for kind in VerdictKind if self.kinds[kind]})
 
+    @functools.cached_property
+    def on_another_card(self) -> bool:
+        """Whether it was measured on cards that are not on record."""
+        fingerprints = (of.fingerprint for known in self.history.values() for of in known.sessions)
+        recorded = {of.device_uuid for of in fingerprints if of.device_uuid}
+        return bool(recorded) and recorded.isdisjoint(of.device_uuid for of in self.on_gpus())
+
     @property
     def is_record(self) -> bool:
         """Whether it only tells what baselines hold, which were not compared with anything."""

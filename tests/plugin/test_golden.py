@@ -29,7 +29,7 @@ from plugin.test_fleet import run_of
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.report.fleet_files import write_run
 from pytest_gpukern.report.forms import file_content
-from pytest_gpukern.report.recorded import read
+from pytest_gpukern.report.recorded import read_all
 from pytest_gpukern.report.run import EmptyReportError
 from pytest_gpukern.report.terminal import render
 
@@ -55,7 +55,7 @@ SLOW, CORRUPT = (3, 1), (7, 0)
 
 def told_of(path):
     """Returns what each form says of a run, one part a form."""
-    run = read(path)
+    (run,) = read_all([path])
     yield "terminal", "\n".join(line.text for line in render(run, width=100))
     yield "comment", file_content(Path("run.md"), [run])
     try:

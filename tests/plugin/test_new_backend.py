@@ -8,7 +8,7 @@ import io
 import pytest
 
 from pytest_gpukern.report.csv_table import csv_text
-from pytest_gpukern.report.recorded import read
+from pytest_gpukern.report.recorded import read_all
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.backend_table import BACKENDS, BackendRow
 
@@ -141,7 +141,7 @@ def test_one_that_runs_on_the_host_is_reported_and_recorded_as_numpy_is(run_on_h
     for column in ("device", "device_uuid", "driver", "simulated", "scope", "timer", "verdict"):
         assert first[column] == second[column]
     (baseline,) = (pytester.path / "baselines").iterdir()
-    recorded = {(result.case.backend, result.case.variant) for result in read(baseline).results}
+    recorded = {(result.case.backend, result.case.variant) for result in read_all([baseline])[0].results}
     assert recorded == {("threads", "multiply"), ("host", "add")}
 
 

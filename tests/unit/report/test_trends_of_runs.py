@@ -12,7 +12,7 @@ from made_up_runs import write_run_file
 from msgspec import structs
 
 from pytest_gpukern.cli import main as cli
-from pytest_gpukern.report.recorded import read, trends
+from pytest_gpukern.report.recorded import read_all, trends
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.values.fingerprint import Fingerprint, Provenance
 from pytest_gpukern.values.result import Correctness, SessionRole
@@ -58,7 +58,7 @@ def test_what_is_not_like_the_newest_result_does_not_count(other):
 
 
 def test_a_baseline_and_runs_of_its_cases_are_one_series_in_which_each_session_counts_once():
-    baseline = read(BASELINE)
+    (baseline,) = read_all([BASELINE])
     recorded = {name: [point.session for point in trend.points] for name, trend in trends([baseline]).items()}
     newer = RunResults(
         [
