@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 from msgspec import Struct, field, structs
 
-from pytest_gpukern.code.launches import Compiled, Dimensions
+from pytest_gpukern.code.launches import Compiled, Dimensions, capability
 from pytest_gpukern.gpu import cubin
 from pytest_gpukern.gpu.kernel_facts import with_occupancy
 from pytest_gpukern.gpu.programs import cuda_program
@@ -88,7 +88,7 @@ def require_tools() -> None:
 
 
 def facts(compiled: Compiled, kernel: str, architecture: str, grid: Dimensions) -> KernelFacts:
-    """Returns the facts about a kernel that was compiled for an architecture such as `sm_90` or `sm_90a`.
+    """Returns the facts about a kernel that was compiled for an architecture such as `sm_90`.
 
     Instructions, their size without padding and spills are those of the entry and of the functions in the
     module that it names, directly or by others. A function that is called by a pointer is none of them,
@@ -105,8 +105,7 @@ def facts(compiled: Compiled, kernel: str, architecture: str, grid: Dimensions) 
     shared_bytes = known.shared_bytes + compiled.shared_bytes
     known = structs.replace(known, name=kernel, symbol=compiled.entry, machine_code_sha256=f"code:{code}")
     known = structs.replace(known, shared_bytes=shared_bytes, grid=grid, block=compiled.block)
-    version = re.fullmatch(r"sm_(\d+)(\d)[af]?", architecture)
-    return with_occupancy(known, (int(version[1]), int(version[2])) if version else None)
+    return with_occupancy(known, capability(architecture))
 
 
 @functools.cache

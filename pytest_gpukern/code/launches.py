@@ -42,6 +42,11 @@ class Launch(NamedTuple):
     compiled: Callable[[str], Compiled]  # from `sm_90`, as the library would on such a device
 
 
+def capability(architecture: str) -> tuple[int, int]:
+    """Returns the compute capability of an architecture, such as (9, 0) of `sm_90`."""
+    return divmod(int(architecture.removeprefix("sm_")), 10)
+
+
 def require(distribution: str, oldest: str, before: str | None, extra: str) -> None:
     """Raises ImportError, with value, rule and remedy, if a library is missing, too old, or not `before`."""
     from packaging.version import Version

@@ -16,7 +16,7 @@ import pytest
 
 from pytest_gpukern.backends.backend import missing_library
 from pytest_gpukern.code.disassembly import DisassemblyError, facts, require_tools
-from pytest_gpukern.code.launches import H200, CannotBeKnown, DoesNotCompile, Launch, StandIn
+from pytest_gpukern.code.launches import H200, CannotBeKnown, DoesNotCompile, Launch, StandIn, capability
 from pytest_gpukern.gpu.fingerprint import library_versions
 from pytest_gpukern.gpu.kernel_facts import autotuned
 from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error, torch_wants_gpu
@@ -61,7 +61,7 @@ class _Device:
         if len(self._architectures) > 1:
             remedy = f"compile for one of them a run: --gpukern-code={self._architectures[0]}"
             raise NotCovered(f"gpu_device.compute_capability differs between architectures; {remedy}")
-        return _capability(self._architectures[0])
+        return capability(self._architectures[0])
 
 
 class _WarmUp:
@@ -286,13 +286,9 @@ class RecordedTest(MeasuredTest):
         """Returns what autotuners chose on devices of an architecture, such as `sm_90`."""
         assert self.result is not None
         try:
-            return self.environment.store.autotuned(self.result.case, _capability(architecture))
+            return self.environment.store.autotuned(self.result.case, capability(architecture))
         except FileError as error:
             self._fail(str(error))
-
-
-def _capability(architecture: str) -> tuple[int, int]:
-    return divmod(int(architecture.removeprefix("sm_")), 10)
 
 
 def _compiled(launches: list[tuple[str, Launch]], architecture: str) -> CompiledCode:

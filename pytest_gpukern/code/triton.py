@@ -4,14 +4,13 @@ Arrays on the device are PyTorch's fake tensors: they have a shape, strides, a d
 but no memory. Tensors on the host stay real until something that a device computes flows into them. Host code
 that asks for a result fails by itself. Triton specialises a kernel for fake tensors as for those of a device.
 
-Tried with Triton 3.6, 3.7, 3.8 and 3.9, PyTorch 2.13 (built without CUDA) and 2.14 (with CUDA, no driver).
+Tried with Triton 3.6, 3.7, 3.8 and 3.9, and PyTorch 2.14 (built with CUDA, no driver).
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import ctypes
 import dataclasses
 import functools
 import gc
@@ -20,17 +19,25 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pytest_gpukern.code.launches import H200, CannotBeKnown, Compiled, DoesNotCompile, Launch, require
+from pytest_gpukern.code.launches import (
+    H200,
+    CannotBeKnown,
+    Compiled,
+    DoesNotCompile,
+    Launch,
+    capability,
+    require,
+)
 from pytest_gpukern.gpu.kernel_facts import configuration
+from pytest_gpukern.gpu.theory import MULTIPROCESSORS
 from pytest_gpukern.problems.call_by_name import place_of
 from pytest_gpukern.values.note import DEVICE_OF_TENSORS
 
 _OLDEST = {"triton": "3.6", "torch": "2.9"}  # what the extra `triton` asks for
-_REMEDY = "pip install 'pytest-gpukern[triton]'"
+_REMEDY = "pip install 'pytest-gpukern[triton]', or leave Triton out by --gpukern-backend"
 
 # What host code is told about the device, whatever is compiled for: figures of an H200 (SXM).
 _CAPABILITY = (9, 0)
@@ -51,9 +58,6 @@ _PROPERTIES = {  # PyTorch's names and Triton's
     "multiprocessor_count": H200.multiprocessors,
     "warpSize": 32,
 }
-_MOST_SHARED_KB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99}
-"""KB of shared memory that a block may ask for (CUDA C++ Programming Guide, Compute Capabilities)."""
-
 _READS = "host code reads the contents of an array of the device"
 _UNKNOWN = {
     r"\.numpy\(\) is not supported for tensor subclasses": _READS,
@@ -84,10 +88,12 @@ class TritonStandIn:
         """Takes the device's place for good: of PyTorch in this thread, of Triton in this process.
 
         Raises:
-            ImportError: PyTorch or Triton is missing, too old, or interprets kernels.
+            ImportError: PyTorch or Triton is missing or too old, PyTorch was built without CUDA, or Triton
+                interprets kernels.
         """
         for library, oldest in _OLDEST.items():
             require(library, oldest, None, "triton")
+        import torch
         from triton import knobs
         from triton.runtime import driver
         from triton.runtime.autotuner import Autotuner
@@ -95,6 +101,9 @@ class TritonStandIn:
 
         if knobs.runtime.interpret:
             raise ImportError("TRITON_INTERPRET is set, so Triton compiles nothing; unset it")
+        if not torch.backends.cuda.is_built():  # where even `x[1:]` of a fake tensor fails
+            why = f"torch {torch.__version__} was built without CUDA; a build with it needs no driver"
+            raise ImportError(f"{why}: {_REMEDY}")
         _install_fake_device(self.stream)
         self._record, self._driver, self._compile = record, _driver(), JITFunction.run
         driver.set_active(self._driver)
@@ -169,7 +178,8 @@ class TritonStandIn:
         return _Launched()
 
     def _compiled(self, function: Any, args: Any, options: dict[str, Any], architecture: str) -> Compiled:
-        self._driver.capability = int(architecture.removeprefix("sm_").rstrip("af"))
+        major, minor = capability(architecture)
+        self._driver.capability = 10 * major + minor
         try:
             # Triton prints all of the PTX if the assembler refuses it.
             with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(action="ignore"):
@@ -177,7 +187,9 @@ class TritonStandIn:
         except Exception as error:  # noqa: BLE001 - of Triton: also ValueError, KeyError and AssertionError
             raise DoesNotCompile(_told(error, function)) from None
         shared, threads = kernel.metadata.shared, kernel.metadata.num_warps * 32
-        most = _MOST_SHARED_KB.get(self._driver.capability, math.inf) * 1024
+        limits = MULTIPROCESSORS.get((major, minor))
+        # From 8.0 on the driver keeps a KiB of each block (CUDA C++ Programming Guide, Compute Capabilities).
+        most = (limits.shared_kib - (major >= 8)) * 1024 if limits is not None else math.inf
         if shared > most or threads > 1024:  # what Triton asks the device as it loads a kernel
             needed = f"{shared:,} of {most:,} B of shared memory and {threads:,} of 1,024 threads"
             raise DoesNotCompile(f"{_line(function)}: a block of {function.__name__} needs {needed}")
@@ -252,8 +264,6 @@ def _install_fake_device(stream: Any) -> None:
                 return super().__torch_dispatch__(func, types, args, kwargs)
             kwargs = dict(kwargs or {})
             asked = kwargs.get("device")
-            if asked is not None and asked.type == "meta":  # see `_guard_build_without_cuda`
-                asked = kwargs["device"] = torch.device("cuda", 0)
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
             fakes = [isinstance(tensor, FakeTensor) for tensor in tensors]
             on_host = (asked is None or asked.type == "cpu") and not kwargs.get("pin_memory")
@@ -300,28 +310,7 @@ def _install_fake_device(stream: Any) -> None:
                     setattr(module, name, _always(answer))
     for name in ("Stream", "ExternalStream", "Event", "CUDAGraph"):
         setattr(torch.cuda, name, _Nothing)
-    _guard_build_without_cuda()
     Mode(allow_non_fake_inputs=True).__enter__()
-
-
-def _guard_build_without_cuda() -> None:
-    """Gives a PyTorch that was built without CUDA an object that changes the current device by doing nothing.
-
-    A build with CUDA gets one from FakeTensorMode (`torch._C._ensureCUDADeviceGuardSet`). Without one even
-    `x[1:]` of a fake tensor fails. That of the device "meta" does nothing, too, but says "meta" where PyTorch
-    asks for the current device. `c10/core/DeviceType.h` numbers the devices: CUDA is 1, Meta is 14.
-    """
-    import torch
-
-    if torch.backends.cuda.is_built():
-        return
-    try:
-        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
-        guards = (ctypes.c_void_p * 15).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
-    except (OSError, ValueError):
-        why = f"torch {torch.__version__} was built without CUDA, and its libc10 is none that we know"
-        raise ImportError(f"{why}; a build with CUDA needs no driver: {_REMEDY}") from None
-    guards[1] = guards[1] or guards[14]
 
 
 def _held(value: Any, place: int | str) -> Any:
