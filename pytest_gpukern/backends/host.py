@@ -134,6 +134,10 @@ class HostWorkspace:
         """Returns an array as the variant gets it."""
         return array
 
+    def _taken(self, value: Any) -> Any:
+        """Returns a returned array of the right type as NumPy has it, or None to refuse it."""
+        return value
+
     def load(self, inputs: Mapping[str, Any]) -> None:
         self._before = {name: inputs[name] for name in self._outputs if name in inputs}
         for name in (*self._inputs, *self._before):
@@ -156,11 +160,10 @@ class HostWorkspace:
                 poison(self._host[name], self._poison)
 
     def adopt(self, output: str, value: Any) -> Form | None:
-        if type(value) is not self.array_type:  # a subclass may compute when it is compared
+        # A subclass may compute when it is compared.
+        array = self._taken(value) if type(value) is self.array_type else None
+        if array is None:
             return None
-        return self._bind(output, value)
-
-    def _bind(self, output: str, array: np.ndarray[Any, Any]) -> Form:
         self._bound[output] = array
         strides = out_of_c_order(array.shape, array.strides, array.itemsize)
         return Form(array.shape, array.dtype, strides, _span(array))

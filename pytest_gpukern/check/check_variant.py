@@ -19,7 +19,7 @@ from msgspec import structs
 
 from pytest_gpukern.arrays.compare import POISONS, Comparison, Tolerance, dtype_missing
 from pytest_gpukern.backends.backend import Backend, Workspace
-from pytest_gpukern.backends.triton_launches import why_not_launched
+from pytest_gpukern.backends.torch import why_not_launched
 from pytest_gpukern.check.diagnosis import (
     Diagnosis,
     Fault,

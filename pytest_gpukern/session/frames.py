@@ -29,7 +29,7 @@ def _shortened(item: pytest.Item, shown: pytest.ExceptionInfo[Any]) -> pytest.Ex
         frames.append(frames[-1].tb_next)
     others = [at for at in frames if _package(at) != _US]
     if "triton" in sys.modules and may_use_gpu(item):
-        from pytest_gpukern.backends.triton_launches import why_not_launched
+        from pytest_gpukern.backends.torch import why_not_launched
 
         if why := why_not_launched(error):
             error = TypeError(why)

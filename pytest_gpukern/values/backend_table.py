@@ -109,10 +109,10 @@ BACKENDS: dict[str, BackendRow] = {
         distributions=("torch", "triton"),  # torch.compile's kernels are Triton's
     ),
     "triton": BackendRow(
-        "triton:TritonBackend",
+        "torch:TritonBackend",
         needs=(("torch", "torch"), ("triton", "triton"), _CUDA_CORE),
         extra="triton",
-        simulated_by="triton:InterpretedBackend",
+        simulated_by="torch:InterpretedBackend",
         recorded_by="triton:TritonStandIn",
         compilers=("triton",),
         packages=("triton",),
