@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.machinery
 import importlib.util
+import pkgutil
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -174,8 +174,8 @@ def open_backend(name: str, *, simulated: bool) -> Backend:
         Exception: whatever a missing or broken library raises. Ask `missing_library` first.
     """
     row = BACKENDS[name]
-    module, _, backend = ((simulated and row.simulated_by) or row.opened_by).partition(":")
+    backend = (simulated and row.simulated_by) or row.opened_by
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings at import are no test's fault
-        opened: Backend = getattr(importlib.import_module(f"{__package__}.{module}"), backend)()
+        opened: Backend = pkgutil.resolve_name(f"{__package__}.{backend}")()
     return opened

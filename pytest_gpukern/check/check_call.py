@@ -559,23 +559,17 @@ class _Filled:
         def behind(before: Callable[[], Any] | None) -> Callable[[], Any]:
             return self._refill if before is None else lambda: (before(), self._refill())
 
+        def put_back() -> None:
+            for step in steps:
+                step()
+
         self._batch()
         steps = self._steps()
         taken = self._executions.take(count, cold=cold)
-        taken = [_behind(steps, iteration) for iteration in taken] if steps else taken
+        taken = [Iteration.restoring(each.run, put_back) for each in taken] if steps else taken
         if not refilled:
             return taken
         return [dataclasses.replace(each, before=behind(each.before), launches=None) for each in taken]
-
-
-def _behind(steps: Iterable[Callable[[], Any]], iteration: Iteration) -> Iteration:
-    """Returns an execution that follows these steps each time."""
-
-    def before() -> None:
-        for step in steps:
-            step()
-
-    return Iteration(iteration.run, before, functools.partial(_behind, steps, iteration))
 
 
 def _captured(function: Any, value: Any, array: UsersArray) -> bool:

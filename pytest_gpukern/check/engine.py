@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 from pytest_gpukern.backends.foreign_array import leaves
 from pytest_gpukern.check.diagnosis import (
     Diagnosis,
     Fault,
     IncorrectError,
+    Launch,
     Made,
     diagnose_aliasing,
     diagnose_damage,
@@ -20,12 +21,6 @@ from pytest_gpukern.check.diagnosis import (
 from pytest_gpukern.gpu.live_threads import running_threads, still_running, threads_left, wait_for
 from pytest_gpukern.gpu.simulator.errors import WroteOutside
 from pytest_gpukern.values.note import Note
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from pytest_gpukern.check.diagnosis import Launch
-
 
 _MOST_REPEATED = 200
 REPEATED_NS = 1.5e7

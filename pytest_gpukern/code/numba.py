@@ -30,6 +30,7 @@ from pytest_gpukern.code.launches import (
     require,
 )
 from pytest_gpukern.gpu import cubin
+from pytest_gpukern.gpu.kernel_facts import threads_by_registers
 from pytest_gpukern.problems.call_by_name import place_of
 
 # Host code gets the answers of an H200, so that what it derives from SMs or shared memory is as usual.
@@ -238,7 +239,8 @@ class _RecordedKernel:
         if isinstance(block[0], _LargestBlock):
             bounds = self._options.get("launch_bounds") or _MOST_THREADS
             bound = bounds if isinstance(bounds, int) else bounds[0]
-            block = (min(_threads(cubin.registers(image)[kernel.entry_name]), bound), 1, 1)
+            registers = cubin.registers(image)[kernel.entry_name]
+            block = (min(threads_by_registers(registers), bound), 1, 1)
         return Compiled(image, kernel.entry_name, block, shared_bytes)
 
     @cached_property
@@ -271,11 +273,6 @@ class _RecordedKernel:
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._lowered, name)
-
-
-def _threads(registers: int) -> int:
-    """Returns the threads that an SM has registers for. A warp gets them by 256, the four quarters alike."""
-    return _ATTRIBUTE["MAX_REGISTERS_PER_MULTIPROCESSOR"] // (-(-registers // 8) * 256) // 4 * 4 * 32
 
 
 def _require_tested_libraries() -> None:

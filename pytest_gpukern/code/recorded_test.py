@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import math
+import pkgutil
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -81,8 +81,7 @@ class StandIns:
         self.of: dict[str, StandIn] = {}
         self.launches: list[tuple[str, Launch]] = []
         for name in backends:
-            module, _, kind = (BACKENDS[name].recorded_by or "").partition(":")
-            self.of[name] = getattr(importlib.import_module(f"{__package__}.{module}"), kind)()
+            self.of[name] = pkgutil.resolve_name(f"{__package__}.{BACKENDS[name].recorded_by}")()
             self.of[name].install(functools.partial(self._record, name))
 
     def _record(self, backend: str, launch: Launch) -> None:

@@ -263,12 +263,16 @@ def with_occupancy(kernel: KernelFacts, compute_capability: tuple[int, int] | No
 
 def _blocks_by_registers(registers: int, warps: int) -> int | None:
     """Returns how many blocks the registers suffice for; None for a kernel without any."""
-    of_warp = _rounded_up(registers * _WARP, _REGISTER_UNIT)
-    if of_warp == 0:
+    if registers == 0:
         return None
-    if of_warp * _rounded_up(warps, _PARTITIONS) > _REGISTERS:
+    if _rounded_up(registers * _WARP, _REGISTER_UNIT) * _rounded_up(warps, _PARTITIONS) > _REGISTERS:
         return 0
-    return _REGISTERS // _PARTITIONS // of_warp * _PARTITIONS // max(1, warps)
+    return threads_by_registers(registers) // _WARP // max(1, warps)
+
+
+def threads_by_registers(registers: int) -> int:
+    """Returns the threads of a multiprocessor that its registers suffice for, in whole warps."""
+    return _REGISTERS // _PARTITIONS // _rounded_up(registers * _WARP, _REGISTER_UNIT) * _PARTITIONS * _WARP
 
 
 def _shared_bytes(asked: int, major: int) -> int:

@@ -7,10 +7,10 @@ labels and units of the row; no other code needs to know it.
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec import structs
@@ -43,23 +43,22 @@ class ObserverRow:
     """An observer, and how reports write what it sees.
 
     Attributes:
+        observer_class: `module:name` of its class.
         label: of what it sees, such as `device memory`; its figures follow it.
         figures: name of each value that it may see → its label and unit, in the order of reports.
         told: whether reports write what it sees; else only what asks for it by name reads it.
     """
 
-    module: str
-    class_name: str
+    observer_class: str
     label: str = ""
     figures: Mapping[str, Figure] = field(default_factory=dict)
     told: bool = True
 
 
 OBSERVERS = {
-    "plausibility": ObserverRow("pytest_gpukern.measure.plausibility", "Plausibility"),
+    "plausibility": ObserverRow("pytest_gpukern.measure.plausibility:Plausibility"),
     "memory": ObserverRow(
-        "pytest_gpukern.measure.device_memory",
-        "MemoryObserver",
+        "pytest_gpukern.measure.device_memory:MemoryObserver",
         "device memory of libraries",
         {
             "before_bytes": Figure("before", "bytes"),
@@ -69,8 +68,7 @@ OBSERVERS = {
         },
     ),
     "clocks": ObserverRow(
-        "pytest_gpukern.measure.device_clocks",
-        "ClockObserver",
+        "pytest_gpukern.measure.device_clocks:ClockObserver",
         "device",
         {
             "sm_mhz": Figure("SM clock", "MHz"),
@@ -85,14 +83,12 @@ OBSERVERS = {
         },
     ),
     "load": ObserverRow(
-        "pytest_gpukern.measure.host_load",
-        "HostLoadObserver",
+        "pytest_gpukern.measure.host_load:HostLoadObserver",
         "host",
         {"others_share": Figure("used by other programs", "share")},
     ),
     "card": ObserverRow(
-        "pytest_gpukern.measure.card_state",
-        "CardObserver",
+        "pytest_gpukern.measure.card_state:CardObserver",
         "card",
         {
             "power_limit_w": Figure("power limit", "W"),
@@ -285,7 +281,9 @@ class Observers:
 
     def __init__(self, bench: Bench, rows: Mapping[str, ObserverRow] | None = None) -> None:
         rows = OBSERVERS if rows is None else rows
-        self._all: list[Observer] = [_class_of(row)(name, bench) for name, row in rows.items()]
+        self._all: list[Observer] = [
+            resolve_name(row.observer_class)(name, bench) for name, row in rows.items()
+        ]
 
     def begin_test(self) -> None:
         """Calls all observers; raises CudaError if the context is lost."""
@@ -325,7 +323,3 @@ def _with_values(observations: Observations, name: str, values: Mapping[str, Val
             )
     known: dict[str, Value] = {figure: value for figure, value in values.items() if value is not None}
     return {**observations, name: {**observations.get(name, {}), **known}} if known else observations
-
-
-def _class_of(row: ObserverRow) -> type[Observer]:
-    return getattr(importlib.import_module(row.module), row.class_name)  # type: ignore[no-any-return]

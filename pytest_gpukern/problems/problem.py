@@ -8,7 +8,7 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -22,10 +22,7 @@ from pytest_gpukern.problems.variants import SCOPES, Registration, Variant, Vari
 from pytest_gpukern.values.nearest import refusing_unknown
 from pytest_gpukern.values.options import SANITIZERS
 
-if TYPE_CHECKING:
-    Expected = dict[str, np.ndarray[Any, Any]]
-
-
+Expected = dict[str, np.ndarray[Any, Any]]
 TestFunction = TypeVar("TestFunction", bound=Callable[..., Any])
 DeclaredPoints = Sequence[Mapping[str, Any]] | Callable[..., Sequence[Mapping[str, Any]]]
 SpecialValues = Mapping[str, Sequence[float]]

@@ -29,7 +29,7 @@ from pytest_gpukern.values.result import (
 )
 from pytest_gpukern.values.timer_table import timer_row
 
-_UNKNOWN = ObserverRow("", "")
+_UNKNOWN = ObserverRow("")
 _BITS = {"bitwise": "the same bits in every launch", "tolerant": "bits that differ between launches"}
 _INDENT = "  "
 _SHORTEST_NAME = 24

@@ -520,11 +520,6 @@ class Rotation:
                 poison()
 
         launches = 2 + warms + len(self.last.dataset.specs) * fills
-        return self._iteration(call, before if warms or poisons else None, launches)
-
-    def _iteration(
-        self, call: Callable[[], Any], before: Callable[[], Any] | None, launches: int
-    ) -> Iteration:
-        """Returns an execution; if the call updates its arrays, each repeat begins with `before`."""
-        again = functools.partial(self._iteration, call, before, launches) if self._updates else None
-        return Iteration(call, before, again, launches)
+        if self._updates:
+            return Iteration.restoring(call, before, launches)
+        return Iteration(call, before if warms or poisons else None, launches=launches)

@@ -6,8 +6,8 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -175,7 +175,7 @@ def _load_what_tests_need(config: pytest.Config, items: list[pytest.Item]) -> No
         from pytest_gpukern.values import marker  # noqa: F401
 
         for row in OBSERVERS.values():
-            import_module(row.module)
+            resolve_name(row.observer_class)
         environment_of(config).provenance  # noqa: B018 - git is asked now
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,13 @@ class Iteration:
     before: Callable[[], Any] | None = None
     fresh: Callable[[], Iteration] | None = None
     launches: int | None = None
+
+    @classmethod
+    def restoring(
+        cls, run: Callable[[], Any], before: Callable[[], Any], launches: int | None = None
+    ) -> Iteration:
+        """Returns an iteration that is repeated with its `before` only, which restores what `run` changes."""
+        return cls(run, before, functools.partial(cls.restoring, run, before, launches), launches)
 
     def execute(self) -> Any:
         """Executes the iteration untimed; returns what `run` returned."""

@@ -12,7 +12,7 @@ ROW = """
 from pytest_gpukern.measure.observers import OBSERVERS, Figure, ObserverRow
 
 OBSERVERS["fan"] = ObserverRow(
-    "pytest_gpukern.measure.fan", "FanObserver", "fan",
+    "pytest_gpukern.measure.fan:FanObserver", "fan",
     {"speed_rpm": Figure("speed", "rpm"), "moved_bytes": Figure("moved", "bytes")},
 )
 """

@@ -32,7 +32,7 @@ FIGURES = {
 @pytest.fixture
 def draft(monkeypatch):
     """A row of the table."""
-    monkeypatch.setitem(OBSERVERS, "draft", ObserverRow("no_module", "Draft", "draft", FIGURES))
+    monkeypatch.setitem(OBSERVERS, "draft", ObserverRow("no_module:Draft", "draft", FIGURES))
 
 
 def test_a_value_that_the_row_does_not_declare_is_refused_with_the_names_that_it_has(draft):
@@ -63,8 +63,8 @@ def test_figures_and_findings_of_a_test_are_gathered_and_added_to_its_result(dra
     def class_of(name):
         return lambda *_: SimpleNamespace(name=name, end_test=lambda *, passed, let_go: seen[name])
 
-    monkeypatch.setattr(observers, "_class_of", class_of)
-    observed = Observers(None, dict(zip(seen, seen, strict=True))).end_test(passed=True, let_go=list)
+    monkeypatch.setattr(observers, "resolve_name", class_of)
+    observed = Observers(None, {name: ObserverRow(name) for name in seen}).end_test(passed=True, let_go=list)
     assert observed == ObservedTest({"draft": {"windows": 2}}, (found,))
     result = observed.added_to(observed.added_to(made_up_result()))
     assert (result.observations, result.findings) == ({"draft": {"windows": 2}}, (found, found))
@@ -80,7 +80,7 @@ def test_the_first_row_is_nearest_to_what_is_timed(monkeypatch):
 
         return lambda name, bench: SimpleNamespace(name=name, observe=observe)
 
-    monkeypatch.setattr(observers, "_class_of", class_of)
-    watching = Observers(None, {"near": "near", "far": "far"})
+    monkeypatch.setattr(observers, "resolve_name", class_of)
+    watching = Observers(None, {name: ObserverRow(name) for name in ("near", "far")})
     found = watching.observe(ObservedCall("kernel", on_gpu=True), None)
     assert (order, [*found.items()]) == (["far", "near"], [("near", "near"), ("far", "far")])

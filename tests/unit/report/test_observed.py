@@ -24,7 +24,7 @@ FAN = {
     "noises": Figure("noises"),
     "maker": Figure("made by"),
 }
-ROWS = {**OBSERVERS, "fan": ObserverRow("windy.fan", "FanObserver", "fan", FAN)}
+ROWS = {**OBSERVERS, "fan": ObserverRow("windy.fan:FanObserver", "fan", FAN)}
 SEEN = [(observer, figure) for observer, row in ROWS.items() if row.told for figure in row.figures]
 OTHER_VALUES = {
     "silent": False,
