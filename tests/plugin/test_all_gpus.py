@@ -6,7 +6,6 @@ import socket
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
 
 import made_up_results as made_up
 import pytest
@@ -124,15 +123,13 @@ class Rounds:
         failed: card → names of tests that fail in the first round.
         wrong: (card, kernel) whose outputs are wrong.
         kernels: how many there are, of each kind in turn.
+        writes: whether they write the file of their run.
+        seen_of: card → what the observer of cards saw of it, where that is not what is usual.
 
     Attributes:
         commands: card → those of its rounds.
         turns: card → the folder of each round, by which processes take turns on the host.
     """
-
-    writes = True
-    seen_of: ClassVar[dict[int, dict[str, object]]] = {}
-    """Card → what the observer of cards saw of it, where that is not what is usual."""
 
     def __init__(
         self,
@@ -141,9 +138,11 @@ class Rounds:
         failed=None,
         wrong=(),
         kernels=30,
+        writes=True,
+        seen_of=None,
     ):
         self.slower, self.status, self.failed, self.wrong = slower, status, failed or {}, wrong
-        self.kernels = kernels
+        self.kernels, self.writes, self.seen_of = kernels, writes, seen_of or {}
         self.commands, self.turns = {}, {}
 
     def __call__(self, arguments, env, output):
@@ -243,24 +242,34 @@ def test_a_folder_gets_a_file_of_each_gpu_and_session(host, rounds):
     assert (len({of.card for of in figures}), len(figures), unreadable) == (3, 9, [])
 
 
-def test_a_run_that_wrote_nothing_is_an_error_whatever_file_is_there(host, rounds, monkeypatch):
-    rounds()
-    assert host("--gpukern-report=run.json")[0] == 0
-    made = rounds()
-    monkeypatch.setattr(Rounds, "writes", False)
-    status, _, err = host("--gpukern-report=run.json")
-    assert (status, {len(of) for of in made.commands.values()}) == (1, {1})
-    assert "its pytest ended with status 0, and wrote no file" in err
+@pytest.mark.parametrize(
+    ("made_up", "status", "further", "said"),
+    [
+        ({"writes": False}, 1, 0, "its pytest ended with status 0, and wrote no file"),
+        ({"status": lambda number, card: 2}, 2, 0, "its pytest ended with status 2"),
+        ({"status": lambda number, card: 4}, 4, 0, "its pytest ended with status 4"),
+        ({"status": lambda number, card: 5}, 5, 0, "its pytest ended with status 5"),
+        ({"status": lambda number, card: 4 * (number > 1)}, 1, 1, "status 4, so the GPUs were not compared"),
+    ],
+)
+def test_a_round_without_a_file_ends_the_validation_whatever_file_is_there(
+    host, rounds, made_up, status, further, said
+):
+    for gpu_name in SHORT.values():
+        Path(f"run-{gpu_name}.json").touch()
+    made = rounds(**made_up)
+    ended, _, err = host("--gpukern-report=run.json")
+    assert (ended, {len(of) for of in made.commands.values()}) == (status, {1 + further})
+    assert said in err
 
 
-def test_what_nvml_refuses_is_unknown(host, rounds, monkeypatch):
-    rounds()
-    monkeypatch.setattr(Rounds, "seen_of", dict.fromkeys(range(2), dict.fromkeys(USUAL)))
+def test_what_nvml_refuses_is_unknown(host, rounds):
+    rounds(seen_of=dict.fromkeys(range(2), dict.fromkeys(USUAL)))
     _, out, _ = host()
     (line,) = [each for each in out.splitlines() if each.startswith(f"  GPU 1 {SHORT[1]}") and "MHz" in each]
     assert line.split()[3:5] == ["1980", "MHz"]
     assert line.split()[-4:] == ["unknown"] * 4, "errors, rows and link"
-    monkeypatch.setattr(Rounds, "seen_of", dict.fromkeys(range(3), dict.fromkeys(USUAL)))
+    rounds(seen_of=dict.fromkeys(range(3), dict.fromkeys(USUAL)))
     assert "unknown" not in host()[1], "a column in which nothing is known"
 
 
@@ -281,13 +290,6 @@ def test_a_suspicion_that_no_right_kernel_can_confirm_stays_one(host, rounds):
     assert f"suspected GPU 1 {SHORT[1]}: +5.0 % in memory, not confirmed yet" in out
 
 
-@pytest.mark.parametrize("status", [2, 4, 5])
-def test_a_run_that_did_not_come_to_its_end_says_so_itself(host, rounds, status):
-    made = rounds(status=lambda number, card: status)
-    assert host()[0] == status
-    assert {len(of) for of in made.commands.values()} == {1}
-
-
 def test_a_gpu_whose_pytest_does_not_end_is_silent_and_the_others_are_compared(host, rounds):
     rounds(slow(1, 3), status=lambda number, card: 3 * (card == 2))
     status, out, _ = host()
@@ -295,12 +297,6 @@ def test_a_gpu_whose_pytest_does_not_end_is_silent_and_the_others_are_compared(h
     assert status == 1
     assert f"SLOW GPU 1 {SHORT[1]}: " in out
     assert f"SILENT GPU 2 {SHORT[2]}: nothing valid was measured, its pytest ended with status 3" in out
-
-
-def test_a_further_round_that_cannot_run_ends_with_what_it_said(host, rounds):
-    rounds(status=lambda number, card: 4 * (number > 1))
-    status, _, err = host()
-    assert (status, "pytest ended with status 4, so the GPUs were not compared" in err) == (1, True)
 
 
 def test_gpus_of_another_model_and_instances_of_mig_are_left_out_by_name(host, rounds):
