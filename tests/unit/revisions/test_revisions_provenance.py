@@ -62,14 +62,41 @@ def test_folders_without_code_and_names_of_tools_and_of_the_standard_library_are
     assert Tree("here", tmp_path).names == {}
 
 
-def test_a_side_that_loaded_its_own_files_is_fine(trees):
-    base, head = trees
-    modules = [
-        loaded("pkg", base.top / "src/pkg/__init__.py"),
-        loaded("test_kernel", base.top / "tests/test_kernel.py"),
-        loaded("numpy", "/opt/lib/site-packages/numpy/__init__.py"),
-    ]
-    assert misplaced(modules, base, head) is None
+@pytest.mark.parametrize(
+    ("sides", "name", "file", "said"),
+    [
+        ("base head", "pkg", "base/src/pkg/__init__.py", None),
+        ("base head", "test_kernel", "base/tests/test_kernel.py", None),
+        ("base head", "numpy", "/opt/lib/site-packages/numpy/__init__.py", None),
+        # a copy that is installed, or in an environment inside the tree
+        ("base head", "pkg", "site-packages/pkg/__init__.py", "not from {}/base/src/pkg"),
+        ("head base", "pkg", "site-packages/pkg/__init__.py", "not from {}/head/src/pkg"),
+        ("head base", "pkg", "head/.venv/lib/site-packages/pkg/__init__.py", "not from {}/head/src/pkg"),
+        # an environment inside the working tree serves both sides
+        ("base head", "numpy", "head/.venv/lib/site-packages/numpy/__init__.py", None),
+        ("base head", "tool", "head/env/bin/tool.py", None),
+        # a worktree inside the working tree has its own files
+        ("head/inner head", "pkg", "head/inner/src/pkg/__init__.py", None),
+        ("head/inner head", "pkg", "head/src/pkg/__init__.py", "which is head"),
+        ("head head/inner", "pkg", "head/src/pkg/__init__.py", None),
+        # a link does not hide where a file lies
+        ("base head", "linked", "base/linked/__init__.py", "which is head"),
+        # this plugin's own code measures both sides
+        ("base head", "pytest_gpukern.plugin", "head/pytest_gpukern/plugin.py", None),
+        ("base head", "__main__", "head/pytest_gpukern/plugin.py", None),
+    ],
+)
+def test_a_module_is_a_sides_own_or_nobodys_or_the_complaint_says_where_it_lies(
+    trees, tmp_path, sides, name, file, said
+):
+    files(tmp_path / "head/inner", "src/pkg/__init__.py")
+    files(tmp_path / "head", "env/pyvenv.cfg", "pytest_gpukern/plugin.py")
+    (tmp_path / "base/linked").symlink_to(tmp_path / "head/src/pkg")
+    text = misplaced(
+        [loaded(name, tmp_path / file)], *(Tree(side, tmp_path / side) for side in sides.split())
+    )
+    loaded_from = f"{name} was loaded from {tmp_path / file}, "
+    assert text is None if said is None else loaded_from + said.format(tmp_path) in text
 
 
 def test_a_module_of_the_base_that_lies_in_the_working_tree_is_named_with_the_remedy(trees):
@@ -83,49 +110,6 @@ def test_a_module_of_the_base_that_lies_in_the_working_tree_is_named_with_the_re
     ]
     assert 'pythonpath = ["src"]' in text
     assert "pip uninstall pkg" in text
-
-
-def test_an_installed_copy_of_the_projects_package_is_an_error_on_either_side(trees, tmp_path):
-    file = tmp_path / "site-packages/pkg/__init__.py"
-    for side, other in (trees, trees[::-1]):
-        text = misplaced([loaded("pkg", file)], side, other)
-        assert f"pkg was loaded from {file}, not from {side.top}/src/pkg" in text
-
-
-def test_a_copy_in_an_environment_inside_the_tree_is_not_the_trees_own_code(trees):
-    base, head = trees
-    environment = files(head.top, ".venv/lib/site-packages/pkg/__init__.py") / ".venv/lib/site-packages"
-    assert "not from" in misplaced([loaded("pkg", environment / "pkg/__init__.py")], head, base)
-
-
-def test_an_environment_inside_the_working_tree_serves_both_sides(trees):
-    base, head = trees
-    files(head.top, ".venv/lib/site-packages/numpy/__init__.py", "env/pyvenv.cfg", "env/bin/tool.py")
-    modules = [
-        loaded("numpy", head.top / ".venv/lib/site-packages/numpy/__init__.py"),
-        loaded("tool", head.top / "env/bin/tool.py"),
-    ]
-    assert misplaced(modules, base, head) is None
-
-
-def test_a_worktree_that_lies_inside_the_working_tree_has_its_own_files(tmp_path):
-    head = Tree("head", files(tmp_path, "pkg/__init__.py"))
-    base = Tree("base", files(tmp_path / "tmp/base", "pkg/__init__.py"))
-    assert misplaced([loaded("pkg", base.top / "pkg/__init__.py")], base, head) is None
-    assert misplaced([loaded("pkg", head.top / "pkg/__init__.py")], base, head) is not None
-    assert misplaced([loaded("pkg", head.top / "pkg/__init__.py")], head, base) is None
-
-
-def test_a_link_from_the_base_into_the_working_tree_does_not_hide_where_a_file_lies(trees):
-    base, head = trees
-    (base.top / "linked").symlink_to(head.top / "src/pkg")
-    assert "which is head" in misplaced([loaded("linked", base.top / "linked/__init__.py")], base, head)
-
-
-def test_this_plugins_own_code_measures_both_sides(trees):
-    base, head = trees
-    own = files(head.top, "pytest_gpukern/plugin.py") / "pytest_gpukern/plugin.py"
-    assert misplaced([loaded("pytest_gpukern.plugin", own), loaded("__main__", own)], base, head) is None
 
 
 def test_equal_files_of_two_trees_have_one_hash_and_a_changed_one_another(trees):
