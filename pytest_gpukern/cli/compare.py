@@ -149,7 +149,7 @@ def _recorded(run: RunResults, session: Result, measurement: Measurement) -> Ses
     """Returns a time as the gate takes it from a record; of a baseline, it may have opened its epoch."""
     record = run.history.get(session.nodeid)
     known = record.times(measurement.key) if record else ()
-    opening = any(time.opening for time in known if time.session == session.session)
+    opening = any(time.opening for time in known if time.session.session == session.session)
     time = SessionTime.of(session, measurement, device_model=_model(session), opening=opening)
     return structs.replace(time, choice=choice_of(session))
 

@@ -124,11 +124,11 @@ class Shift(Stored, frozen=True):
 
 def shift_among(compared: Sequence[Compared]) -> Shift | None:
     """Returns the common shift of compared results and of the canaries; None if there are too few."""
-    recorded = [session.canaries for entry in compared for session in entry.past]
+    recorded = [time.session.canaries for entry in compared for time in entry.past]
     now = [entry.result.canaries for entry in compared]
     canaries = canary_changes(now, recorded)
     usual = usual_shift(
-        {time.session: time.median_ns for time in entry.past if time.key == _kernel(entry.result)}
+        {time.session.session: time.median_ns for time in entry.past if time.key == _kernel(entry.result)}
         for entry in compared
     )
     return shift_of(kernel_ratios(entry.result for entry in compared), canaries, usual)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Collection, Iterable, Sequence
@@ -82,7 +83,7 @@ def because(
     if deciding[0].scope != "transfer":
         differences += _code_changes(result, past)
     differences += _clock_changes(deciding, verdict, past)
-    fingerprints = [session.fingerprint for session in past]
+    fingerprints = [time.session.fingerprint for time in past]
     unused = distributions_of_others(result.case.backend)
     for host in (False,) * result.case.on_gpu + (True,) * of_host:
         others = other_machine(result.fingerprint, fingerprints, host=host, unused=unused)
@@ -130,10 +131,11 @@ def other_machine(
 def _code_changes(result: Result, past: Sequence[SessionTime]) -> list[Difference]:
     """Returns what differs in the kernels of a case: machine code, resources, launches, the kernels."""
     new = by_name(map(as_recorded, result.kernels))
-    seen = [by_name(session.kernels) for session in past if session.kernels]
+    launched = [time.session.kernels for time in past if time.session.kernels]
+    seen = list(map(by_name, launched))
     if not new or not seen:
         return []
-    old = by_name(kernel for session in past for kernel in session.kernels)
+    old = by_name(itertools.chain(*launched))
     capability = result.fingerprint.compute_capability
     kernels = grouped(
         (difference, name)

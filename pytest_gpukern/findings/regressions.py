@@ -80,7 +80,7 @@ def other_bits(
     run. Equal problem versions mean equal inputs, which are random from a fixed seed.
     """
     code = machine_code(map(as_recorded, kernels))
-    if code is None or any(machine_code(session.kernels) != code for session in past):
+    if code is None or any(machine_code(time.session.kernels) != code for time in past):
         return ()
     findings = []
     for name, error in errors.items():
@@ -103,7 +103,7 @@ def over_sessions(
     Without such sessions, or if the machine code is not known, it is what this session found.
     """
     code = machine_code(map(as_recorded, kernels))
-    alike = [session for session in past if code is not None and machine_code(session.kernels) == code]
+    alike = [time for time in past if code is not None and machine_code(time.session.kernels) == code]
     over = {}
     for name, error in errors.items():
         seen = [(output.determinism, output.bits) for output in _outputs(name, alike)]
@@ -130,8 +130,8 @@ def other_determinism(errors: Mapping[str, OutputError], past: Sequence[SessionT
     return tuple(findings)
 
 
-def _outputs(name: str, sessions: Iterable[SessionTime]) -> list[OutputError]:
-    return [session.outputs[name] for session in sessions if name in session.outputs]
+def _outputs(name: str, past: Iterable[SessionTime]) -> list[OutputError]:
+    return [time.session.errors[name] for time in past if name in time.session.errors]
 
 
 def _largest(name: str, past: Sequence[SessionTime]) -> dict[str, float | None]:
@@ -158,7 +158,7 @@ def grown_resources(kernels: Iterable[KernelFacts], past: Sequence[SessionTime])
     A kernel that no recorded session launched has nothing to be compared with.
     """
     new = by_name(map(as_recorded, kernels))
-    old = by_name(kernel for session in past for kernel in session.kernels)
+    old = by_name(kernel for time in past for kernel in time.session.kernels)
     findings = []
     for name, launches in new.items():
         grown = resource_changes(launches, old.get(name, ()), grown=True)

@@ -78,9 +78,9 @@ class Point(NamedTuple):
 
 
 def points_of(times: Iterable[SessionTime]) -> tuple[Point, ...]:
+    sessions = ((time.session, time.device) for time in times)
     return tuple(
-        Point(time.session, moment_of(time.recorded), time.device, time.provenance, time.canaries)
-        for time in times
+        Point(of.session, moment_of(of.recorded), card, of.provenance, of.canaries) for of, card in sessions
     )
 
 
@@ -152,8 +152,8 @@ def since_when(result: Result, recorded: Record | None, trend: Trend | None = No
     `recorded` is the record of its case. Returns None if nothing is recorded, or compared.
     """
     key, until = trend.key if trend else "", result.provenance.commit or ""
-    once = {time.session: time for time in (recorded.past(key or None) if recorded else ())}
-    past = sorted(once.values(), key=lambda time: moment_of(time.recorded) or _BEGINNING)
+    once = {time.session.session: time for time in (recorded.past(key or None) if recorded else ())}
+    past = sorted(once.values(), key=lambda time: moment_of(time.session.recorded) or _BEGINNING)
     points, verdict = points_of(past), result.verdicts.get(key)
     if points and trend is None and result.correctness is Correctness.INCORRECT:
         return SinceWhen(points, wrong=True, until=until)

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from pytest_gpukern.measure.device_clocks import DeviceClocks
-from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Fingerprint, Provenance
+from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.grouping import grouped
-from pytest_gpukern.values.result import (
-    UNKNOWN_CHOICE,
-    Choice,
-    KernelFacts,
-    Measurement,
-    OutputError,
-    Result,
-)
+from pytest_gpukern.values.result import UNKNOWN_CHOICE, CaseInfo, Choice, Measurement, Result
 
 
 @dataclass(frozen=True)
@@ -37,6 +30,7 @@ class Conditions:
 
 
 _UNKNOWN = Conditions(0, "")
+_NO_SESSION = Result(CaseInfo("", "", 0, "", None, {}, {}, "", ""), "", Fingerprint(), simulated=False)
 
 Text = Annotated[str, Meta(min_length=1)]
 
@@ -54,14 +48,8 @@ class SessionTime(Struct, frozen=True, gc=False):
         device: UUID of the device; None for the host's processor, or where it is not known.
         opening: whether its epoch was opened with this session; else it was appended.
         choice: what an autotuner or a library chose in it.
-        session: id of the process that measured.
-        recorded: when, as an ISO 8601 time.
         epoch: place of its epoch in the record, oldest first.
-        fingerprint: what the session was measured on.
-        kernels: what the case launched in it; empty where no timer saw it.
-        outputs: output name → how far it was from its reference.
-        canaries: name → time of the session's canaries in nanoseconds.
-        provenance: commit, branch and CI run that it was recorded on.
+        session: all that the record holds of its session.
     """
 
     n: int
@@ -77,14 +65,8 @@ class SessionTime(Struct, frozen=True, gc=False):
     device: str | None = None
     opening: bool = False
     choice: Choice = UNKNOWN_CHOICE
-    session: str = ""
-    recorded: str = ""
     epoch: int = 0
-    fingerprint: Fingerprint = Fingerprint()
-    kernels: tuple[KernelFacts, ...] = ()
-    outputs: Mapping[str, OutputError] = {}
-    canaries: Mapping[str, float | None] = {}
-    provenance: Provenance = NO_PROVENANCE
+    session: Result = _NO_SESSION
 
     @classmethod
     def of(
@@ -108,14 +90,8 @@ class SessionTime(Struct, frozen=True, gc=False):
             result.fingerprint.device_uuid if on_device else None,
             opening,
             Choice.of(result.autotuned, result.kernels),
-            result.session,
-            result.recorded,
             epoch,
-            result.fingerprint,
-            result.kernels,
-            result.errors,
-            result.canaries,
-            result.provenance,
+            result,
         )
 
 

@@ -314,7 +314,7 @@ def _compared_with(run: RunResults) -> str:
 def _recorded(run: RunResults) -> tuple[str, str]:
     """Returns `9 sessions on 5 cards, 20 to 22 Nov`, and ` of all cases` where no case has all of these."""
     of_cases = [
-        {time.session: time for key in known.keys for time in known.times(key)}
+        {time.session.session: time for key in known.keys for time in known.times(key)}
         for known in run.history.values()
     ]
     times = {session: time for of_case in of_cases for session, time in of_case.items()}

@@ -49,7 +49,7 @@ def changes_since(compared: Sequence[Compared]) -> dict[Difference, int]:
     """Returns what differs between the fingerprints, each with its cases, and the clock if it moved."""
     changes: Counter[Difference] = Counter()
     for entry in compared:
-        recorded = [session.fingerprint for session in entry.past]
+        recorded = [time.session.fingerprint for time in entry.past]
         now, on_gpu = entry.result.fingerprint, entry.result.case.on_gpu
         changes.update(other_machine(now, recorded, host=not on_gpu))
     clock = _clock(compared)

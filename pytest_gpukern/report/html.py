@@ -344,7 +344,7 @@ class _RunData:
         """
         recorded, key = self.run.history.get(result.nodeid), measurement.key
         sessions: list[tuple[Any, ...]] = [
-            (self._moment(time.recorded), self._card(time.device), time.epoch, *_TIMES(time))
+            (self._moment(time.session.recorded), self._card(time.device), time.epoch, *_TIMES(time))
             for time in (recorded.times(key) if recorded else ())
         ]
         for session in (result, *self.run.sessions_of(result)):

@@ -60,12 +60,11 @@ def _does_the_same(result: Result, probe: Measurement, environment: Environment,
     if before is None or not launched or (kernels, launched) != (before.kernels, before.launched):
         return False
     past = record.past(probe.key)
-    newest = max(past, key=lambda time: time.recorded)
     ratio = probe.summary.median_ns / statistics.median(time.median_ns for time in past)
     return (
         machine_code(kernels) is not None
-        and newest.conditions.problem_version == case.problem_version
-        and _machine(result.fingerprint, case) == _machine(newest.fingerprint, case)
+        and before.case.problem_version == case.problem_version
+        and _machine(result.fingerprint, case) == _machine(before.fingerprint, case)
         and ratio > 0
         and abs(math.log(ratio)) <= math.log1p(threshold) / 2
     )

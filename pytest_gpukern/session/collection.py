@@ -257,7 +257,7 @@ def _tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) 
     for item, info, model in _measured_here(config, items) if settings_of(config).baseline != "off" else ():
         past = environment.store.baseline(info, model).of(info.id).past() if info.on_gpu else ()
         if past:
-            uuids = {session.fingerprint.device_uuid for session in past}
+            uuids = {time.session.fingerprint.device_uuid for time in past}
             recorded.cards[item.nodeid] = tuple(sorted(uuid for uuid in uuids if uuid is not None))
     # The controller may look at any time.
     replace(Path(given.run_folder) / RECORDED, msgspec.json.encode(recorded))

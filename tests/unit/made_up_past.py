@@ -45,7 +45,7 @@ def session(
         "memory_mhz": memory_mhz,
         "fingerprint": fingerprint,
         "kernels": kernels or (kernel(),),
-        "outputs": {"y": structs.replace(accuracy(), bits=bits)},
+        "errors": {"y": structs.replace(accuracy(), bits=bits)},
     }
     return recorded(ns, 0.002, key, **{**known, **changes})
 

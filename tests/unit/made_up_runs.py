@@ -8,11 +8,10 @@ import random
 from datetime import UTC, datetime, timedelta
 
 import made_up_results as made_up
-from made_up_times import record_of
+from made_up_times import record_of, recorded
 from msgspec import structs
 
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
-from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.report.run import Advice, Failure, RunResults, Skip
 from pytest_gpukern.report.run_file import read_run, run_text
 from pytest_gpukern.values.atomic_file import write_named
@@ -236,19 +235,9 @@ def _history(draw, key, ns):
     for number in range(6):
         epoch, card = int(number > 2), CARDS[int(number == 4)]
         median = ns * (1.05 if epoch == 0 else 1.0) * draw.gauss(1, 0.004)
-        recorded = (CREATED - timedelta(days=60 - 10 * number)).isoformat()
-        times.append(
-            SessionTime(
-                100,
-                median,
-                median * 0.998,
-                median * 1.002,
-                recorded=recorded,
-                epoch=epoch,
-                session=f"s{number}",
-                device=card,
-            )
-        )
+        moment = (CREATED - timedelta(days=60 - 10 * number)).isoformat()
+        known = {"recorded": moment, "epoch": epoch, "session": f"s{number}", "device": card}
+        times.append(recorded(median, 0.002, **known))
     opened = [(CREATED - timedelta(days=days)).isoformat() for days in (60, 30)]
     return record_of({key: times}, [(opened[0], None), (opened[1], "a faster tile")])
 

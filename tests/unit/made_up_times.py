@@ -26,8 +26,11 @@ def measured(median_ns=BASE_NS, half=0.0, key="kernel/event/cold", **changes):
 
 
 def recorded(median_ns=BASE_NS, half=0.0, key="kernel/event/cold", conditions=HERE, **changes):
+    """A time on record; fields of its session's result may be given, too."""
     ends = median_ns * (1 - half), median_ns * (1 + half)
-    return SessionTime(100, median_ns, *ends, key=key, conditions=conditions, **changes)
+    known = {name: changes.pop(name) for name in Result.__struct_fields__ if name in changes}
+    session = made_up.result(**{"errors": {}, "fingerprint": Fingerprint(), **known})
+    return SessionTime(100, median_ns, *ends, key=key, conditions=conditions, session=session, **changes)
 
 
 def record_of(times, epochs=(("2026-11-01T00:00:00Z", None),), device_model="nvidia-h200"):
@@ -38,7 +41,7 @@ def record_of(times, epochs=(("2026-11-01T00:00:00Z", None),), device_model="nvi
         for key, of_key in times.items():
             for number, time in enumerate(of_key):
                 if time.epoch == place:
-                    sessions.setdefault(time.session or f"{number}", []).append((key, time))
+                    sessions.setdefault(time.session.session or f"{number}", []).append((key, time))
         results = tuple(_session(case, name, of, device_model) for name, of in sessions.items())
         opened.append(Epoch(moment, results, reason))
     return Record(case.id, tuple(opened), device_model)
@@ -46,22 +49,13 @@ def record_of(times, epochs=(("2026-11-01T00:00:00Z", None),), device_model="nvi
 
 def _session(case, name, timed, device_model):
     _, time = timed[0]
-    on_card = Fingerprint(device_uuid=time.device, device_model_key=device_model)
+    card = Fingerprint(device_uuid=time.device, device_model_key=device_model if time.device else None)
     measurements = tuple(
         Measurement(*key.split("/"), 1, Summary(of.median_ns, of.low_ns, of.high_ns, of.n))
         for key, of in timed
     )
-    return Result(
-        case,
-        case.id,
-        on_card if time.device else Fingerprint(),
-        simulated=False,
-        measurements=measurements,
-        session=name,
-        recorded=time.recorded,
-        canaries=dict(time.canaries),
-        provenance=time.provenance,
-    )
+    changes = {"fingerprint": card, "measurements": measurements, "session": name}
+    return structs.replace(time.session, case=case, nodeid=case.id, **changes)
 
 
 def new(*percents, **changes):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from operator import attrgetter
 
 import pytest
 from hypothesis import example, given
@@ -84,24 +85,16 @@ def test_a_time_is_judged_by_the_newest_epoch_that_holds_it_and_anchored_by_the_
     assert [numbers(times) for times in baseline.all_times()] == [
         current[key] for key in KEYS if key in current
     ]
-    assert [each.session for each in made.past()] == [f"s{n}" for n, _ in numbered[-1]]
+    assert [each.session.session for each in made.past()] == [f"s{n}" for n, _ in numbered[-1]]
     assert parse(render(baseline), None) == baseline
     shown = made.for_report()
     assert [shown.times(key) == made.times(key) for key in KEYS] == [not made.times(key) for key in KEYS]
     for key in KEYS:
         for ours, theirs in zip(shown.times(key), made.times(key), strict=True):
-            known = (
-                "n",
-                "median_ns",
-                "low_ns",
-                "high_ns",
-                "device",
-                "session",
-                "recorded",
-                "epoch",
-                "canaries",
-            )
-            assert [getattr(ours, name) for name in known] == [getattr(theirs, name) for name in known]
+            of_time = attrgetter("n", "median_ns", "low_ns", "high_ns", "device", "epoch")
+            of_session = attrgetter("session", "recorded", "canaries")
+            assert of_time(ours) == of_time(theirs)
+            assert of_session(ours.session) == of_session(theirs.session)
 
 
 def test_of_a_case_that_is_not_recorded_nothing_is_known():
@@ -154,12 +147,13 @@ def test_what_a_file_holds_once_is_put_to_each_session_and_time():
     content = render(Baseline("saxpy", "nvidia-h200", {"a": recorded(sessions)}))
     assert (content.count(b'"saxpy", "registers"'), content.count(b'"driver_version"')) == (1, 2)
     first, second, third = parse(content, None).of("a").past(CUPTI)
-    assert (first.outputs["y"].bits, second.outputs["y"].bits) == (None, "splitmix64:1")
-    assert (first.kernels, second.kernels) == ((kernel,), ())
+    old, newer = first.session, second.session
+    assert (old.errors["y"].bits, newer.errors["y"].bits) == (None, "splitmix64:1")
+    assert (old.kernels, newer.kernels) == ((kernel,), ())
     assert first.choice.launches == (("saxpy", (63, 1, 1), (256, 1, 1), 32),)
-    assert (first.canaries, first.fingerprint) == ({"copy": 100.0, "launch": None}, NVIDIA)
-    assert (first.device, first.session, first.recorded) == ("GPU-1", "s0", moment(0))
-    assert (third.canaries, third.fingerprint, third.device) == ({}, Fingerprint(), None)
+    assert (old.canaries, old.fingerprint) == ({"copy": 100.0, "launch": None}, NVIDIA)
+    assert (first.device, old.session, old.recorded) == ("GPU-1", "s0", moment(0))
+    assert (third.session.canaries, third.session.fingerprint, third.device) == ({}, Fingerprint(), None)
 
 
 @pytest.mark.parametrize(("model", "device"), [("nvidia-h200", "GPU-1"), ("amd-epyc", None)])

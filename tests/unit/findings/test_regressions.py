@@ -60,7 +60,7 @@ NEAR_ZERO, NEAR = accuracy(1000.0, 0.3, 1e-7), accuracy(999.0, 0.3, 1e-7)
     ],
 )
 def test_an_error_that_grew_is_a_finding_with_both_values(now, recorded, grown):
-    sessions = [session(outputs={"y": each}) for each in recorded] or [session(outputs={})] * 2
+    sessions = [session(errors={"y": each}) for each in recorded] or [session(errors={})] * 2
     count = f"the largest of {len(sessions)} sessions" if len(sessions) > 1 else "of one session"
     expected = (Finding("accuracy", f"y: error {grown} (recorded: {count})"),) if grown else ()
     assert grown_errors({"y": error(*now)}, past(*sessions)) == expected
@@ -95,7 +95,7 @@ def test_other_bits_from_the_same_code_are_a_finding(now, recorded, kernels, dif
 def looked(*found, code="beef"):
     """Sessions that each found a determinism and a hash."""
     outputs = [{"y": OutputError(1000, 0, 0.0, 0.0, 0.0, bits, determinism)} for determinism, bits in found]
-    return past(*(session(kernel(code=code), outputs=each) for each in outputs))
+    return past(*(session(kernel(code=code), errors=each) for each in outputs))
 
 
 @pytest.mark.parametrize(

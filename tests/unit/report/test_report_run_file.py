@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 import pytest
 from made_up_results import measured, result, verdict
 from made_up_runs import write_run_file
-from made_up_times import record_of
+from made_up_times import record_of, recorded
 from msgspec import structs
 
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
-from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.report.run import Advice, Failure, RunResults, Skip
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.fingerprint import Provenance
@@ -35,8 +34,8 @@ def test_all_that_a_report_tells_comes_back(tmp_path):
     )
     where = {"recorded": "2026-11-01T00:00:00+00:00", "session": "0000000a", "device": "GPU-1"}
     known = {"canaries": {"copy": 1e5}, "provenance": Provenance("beef", dirty=True)}
-    recorded = SessionTime(9, 5e4, 4.9e4, 5.1e4, **where, **known)
-    epochs = [(recorded.recorded, "another algorithm")]
+    time = recorded(5e4, 0.02, **where, **known)
+    epochs = [(where["recorded"], "another algorithm")]
     run = RunResults(
         (slower,),
         skips=(Skip("copy/pycuda.copy", "no GPU: none", "no GPU"),),
@@ -47,7 +46,7 @@ def test_all_that_a_report_tells_comes_back(tmp_path):
             ),
             "b": Failure("x"),
         },
-        history={slower.nodeid: record_of({KEY: (recorded,)}, epochs)},
+        history={slower.nodeid: record_of({KEY: (time,)}, epochs)},
         shift=Shift(8, 1.02, 1.01, 1.03, {"copy": CanaryChange(1.02, moved=True)}, 0.01),
         since_record=("since the record: driver 580 → 590",),
         compared_with="against beef",
