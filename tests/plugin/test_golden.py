@@ -11,11 +11,16 @@ on a host with two CPUs, but for `h200`, which is `run-h200.json.gz`:
     simulator    four suites without a GPU
     code         add_constant compiled for sm_90, with a kernel that was changed
     made_up      `made_up_runs.gpu_run(60)`: each kind of verdict on a GPU
+    forms        made-up results: the name of each problem says what its rows show
+
+Of `forms`, `forms_at_length.txt` has all that any form can say: details, colours, each cell and figure. To
+show another row, append a result to what `read_run` reads, and write `run_text` of it.
 
 With `GPUKERN_WRITE_GOLDEN=1` the tests write the texts anew. Read their difference before you commit it.
 """
 
 import csv
+import dataclasses
 import io
 import itertools
 import json
@@ -27,10 +32,13 @@ import pytest
 
 from plugin.test_fleet import run_of
 from pytest_gpukern.cli import main as cli
+from pytest_gpukern.report.details import gpu_trace
 from pytest_gpukern.report.fleet_files import write_run
 from pytest_gpukern.report.forms import file_content
+from pytest_gpukern.report.junit import properties
 from pytest_gpukern.report.recorded import read_all
 from pytest_gpukern.report.run import EmptyReportError
+from pytest_gpukern.report.run_file import read_run, run_text
 from pytest_gpukern.report.terminal import render
 
 DATA = Path(__file__).parents[1] / "data"
@@ -64,13 +72,45 @@ def told_of(path):
         yield "table", "\n".join(" | ".join(row[name] for name in COLUMNS) for row in measured)
     except EmptyReportError as nothing:
         yield "table", str(nothing)
-    page = file_content(Path("run.html"), [run]).decode()
-    (shown,) = json.loads(re.search(r' id="data">(.*?)</script>', page, re.DOTALL)[1])["runs"]
+    shown = shown_on_the_page(run)
     yield "page", json.dumps({name: shown[name] for name in PAGE}, ensure_ascii=False, indent=1)
 
 
-def text_of(path):
-    return "".join(f"== {form}\n{text.rstrip()}\n" for form, text in told_of(path))
+def shown_on_the_page(run):
+    page = file_content(Path("run.html"), [run]).decode()
+    (shown,) = json.loads(re.search(r' id="data">(.*?)</script>', page, re.DOTALL)[1])["runs"]
+    return shown
+
+
+def told_at_length(path):
+    """Returns all that each form can say of a run, one part a form."""
+    (run,) = read_all([path])
+    for width in (160, 80):
+        lines = render(run, width=width, verbose=True)
+        yield f"terminal, -v, {width} columns", "\n".join(map(coloured, lines))
+        yield f"trace, {width} columns", "\n".join(line.text for line in gpu_trace(run.results, width))
+    yield "table", file_content(Path("run.csv"), [run])
+    yield "JUnit", "\n".join(f"{name} = {value}" for of in run.results for name, value in junit_of(run, of))
+    for name, value in shown_on_the_page(run).items():
+        table = value if isinstance(value, dict) else {"rows": value if isinstance(value, list) else [value]}
+        rows = (
+            json.dumps(row, ensure_ascii=False)
+            for row in [*filter(None, [table.get("names")]), *table["rows"]]
+        )
+        yield f"page: {name}", "\n".join(rows)
+
+
+def junit_of(run, result):
+    failures = {test: failure for test, failure in run.failures.items() if test == result.nodeid}
+    return properties(dataclasses.replace(run, results=[result], failures=failures))
+
+
+def coloured(line):
+    return "".join(f"<{' '.join(markup)}>{text}</>" if markup else text for text, markup in line.parts())
+
+
+def text_of(parts):
+    return "".join(f"== {form}\n{text.rstrip()}\n" for form, text in parts)
 
 
 def agrees(text, name):
@@ -82,7 +122,18 @@ def agrees(text, name):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_forms_say_the_same_of_a_stored_run(name):
-    agrees(text_of(RUNS[name]), name)
+    agrees(text_of(told_of(RUNS[name])), name)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_stored_run_that_is_written_again_is_the_same(name, tmp_path):
+    run = read_run(RUNS[name])
+    (tmp_path / "again.json").write_text(run_text(run), encoding="utf-8")
+    assert read_run(tmp_path / "again.json") == run
+
+
+def test_the_forms_say_the_same_of_each_kind_of_row_at_length():
+    agrees(text_of(told_at_length(RUNS["forms"])), "forms_at_length")
 
 
 def fleet_text(folder, capsys):

@@ -6,22 +6,12 @@ import json
 import re
 from pathlib import Path
 
-from made_up_runs import write_run_file
-
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.terminal import render
 
 RECORDED = Path(__file__).parents[2] / "data" / "run-h200.json.gz"
 INCORRECT = "add_constant/cupy.elementwise_kernel/z=1024,y=1024,x=37,fill=random"
-
-
-def test_the_file_that_a_run_is_written_to_again_is_the_same(tmp_path):
-    run = read_run(RECORDED)
-    write_run_file(tmp_path / "again.json", run)
-    assert read_run(tmp_path / "again.json") == run
-    assert len(run.results) == 249
-    assert sum(result.trace is not None for result in run.results) == 33
 
 
 def test_a_run_of_the_suites_takes_a_screen_without_v():

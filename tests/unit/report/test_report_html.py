@@ -14,10 +14,9 @@ import pytest
 from made_up_times import record_of, recorded
 from msgspec import structs
 
-from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.report import html
-from pytest_gpukern.report.run import Failure, RunResults
-from pytest_gpukern.values.result import Correctness, Summary
+from pytest_gpukern.report.run import RunResults
+from pytest_gpukern.values.result import Summary
 
 
 def data_of(*runs):
@@ -51,83 +50,10 @@ def test_no_text_of_a_run_is_markup():
     assert made_up_runs.HOSTILE in data_of(made_up_runs.hostile_run())["runs"][0]["cases"][0]["id"]
 
 
-def test_each_canary_has_a_verdict_with_its_limit():
-    known = {"copy": CanaryChange(1.012, True, 0.004), "fma": CanaryChange(1.001, False, 0.02)}
-    known["launch"] = CanaryChange(-1.0, moved=True)  # which a file may hold
-    run = made_up_runs.gpu_run(12, shift=Shift(12, 1.0, 0.99, 1.01, known))
-    assert [row[2:] for row in data_of(run)["runs"][0]["canaries"]] == [
-        ["+1.2 %", "slower: beyond ±0.50 %"],
-        ["+0.10 %", "as recorded: within ±2.0 %"],
-        ["", "not known"],
-    ]
-
-
 def test_the_script_puts_text_into_the_page_as_text_only():
     script = html._file("page.js")
     for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
         assert way not in script
-
-
-def test_sessions_of_the_record_come_before_those_of_the_run_with_card_and_epoch():
-    run = made_up_runs.gpu_run(1)
-    data = data_of(run)["runs"][0]
-    sessions = data["scopes"][0]["sessions"]
-    assert [epoch for _, _, epoch, *_ in sessions] == [0, 0, 0, 1, 1, 1, "measured"]
-    first, second = "11111111", "22222222"
-    assert [data["cards"][card] for _, card, *_ in sessions] == [*[first] * 4, second, *[first] * 2]
-    assert data["cases"][0]["epochs"][1] == ["2026-10-21 10:00 UTC", "a faster tile"]
-
-
-def test_kernels_stand_in_nvprofs_table_with_their_launch():
-    data = data_of(made_up_runs.gpu_run(1))["runs"][0]
-    _, ((*cells, number),), _ = data["scopes"][0]["work"]
-    told = dict(zip(map(str, data["work_titles"]), (*cells, *data["launched"][number]), strict=True))
-    assert told["Name"] == "saxpy_kernel<float>"
-    assert (told["Block Size"], told["Regs"], told["Occupancy"]) == ("256", "32", "75 %")
-
-
-def test_the_roofline_has_kernels_on_a_gpu_and_the_ceilings_of_what_they_compute_in():
-    data = data_of(made_up_runs.gpu_run(2))["runs"][0]
-    rows = {row["scope"]: row for row in data["rows"]}
-    assert rows["kernel"]["intensity"] == pytest.approx(2 / 12, rel=1e-4)
-    assert rows["end_to_end"]["intensity"] is None
-    assert [each[:3] for each in data["ceilings"]] == [
-        ["copy", "memory", 4.1e12],
-        ["FMA float32", "compute", 54e12],
-    ]
-
-
-def test_a_row_says_from_which_time_to_which_and_what_it_reaches_of_which_limit():
-    slower = made_up.result("cupy.exp", made_up.measured(1100.0), verdicts=[made_up.verdict("SLOWER", 1.1)])
-    (row,) = data_of(RunResults([slower]))["runs"][0]["rows"]
-    assert (row["way"], row["reached"]) == ("1.00 → 1.10 µs", "")
-    data = data_of(made_up_runs.gpu_run(2))["runs"][0]
-    assert {row["scope"]: row["of_limit"] for row in data["rows"]} == {"kernel": "copy", "end_to_end": ""}
-    assert data["shared"] == [["saxpy", "n=10000"]]
-
-
-SAME = {"verdicts": [made_up.verdict("SAME", 1.01)]}
-INVALID = made_up.measured(invalid="clocks fell")
-WRONG = {"correctness": Correctness.INCORRECT}
-
-
-@pytest.mark.parametrize(
-    ("made", "failure", "state", "change", "plots"),
-    [
-        (made_up.result("cupy.exp", INVALID), None, "INVALID", "", 1),
-        (made_up.result("cupy.exp", made_up.measured(), **SAME, **WRONG), None, "INCORRECT", "", 0),
-        (made_up.result("cupy.exp", made_up.measured(), **SAME), "KeyError: 'n'", "FAILED", "+1.0 %", 1),
-        (made_up.result("numba.exp", made_up.measured(), simulated=True), None, "simulated", "", 0),
-    ],
-)
-def test_a_row_has_its_state_and_a_change_where_its_time_counts(made, failure, state, change, plots):
-    failures = {made.nodeid: Failure(failure)} if failure else {}
-    (run,) = data_of(RunResults([made], failures=failures))["runs"]
-    (row,) = run["rows"]
-    assert (row["state"], row["change"], len(run["scopes"])) == (state, change, plots)
-    assert (row["ratio"] is None) == (not change)
-    simulated = "--gpukern-simulator=always" in run["cases"][0]["command"]
-    assert simulated == (state == row["time"] == "simulated") == made.simulated
 
 
 # --- samples --------------------------------------------------------------------------------------
@@ -151,12 +77,6 @@ def test_few_samples_have_no_distribution_and_equal_ones_have_one_bin():
 
 
 # --- files ----------------------------------------------------------------------------------------
-
-
-def test_tests_that_share_an_id_have_a_link_each():
-    made = [made_up.result(nodeid=f"test_{number}.py::test_it") for number in range(2)]
-    (run,) = data_of(RunResults(made))["runs"]
-    assert [case["id"] for case in run["cases"]] == [each.nodeid for each in made]
 
 
 @pytest.mark.parametrize("ns", [None, 0.0, -1.0, 5e-324, 1e300, 1.7976931348623157e308])

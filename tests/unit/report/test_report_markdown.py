@@ -7,7 +7,6 @@ from msgspec import structs
 
 from pytest_gpukern.report.markdown import LONGEST_COMMENT, comment, summary
 from pytest_gpukern.report.run import Failure, RunResults
-from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import GateFailure
 
 HOSTILE = (
@@ -41,20 +40,6 @@ def rows(markdown):
 @pytest.fixture
 def slower():
     return result("cupy.exp", measured(1100.0), verdicts=[SLOWER])
-
-
-def test_the_simulator_is_not_named_as_a_card_where_a_call_launched_nothing_in_it():
-    simulator = Fingerprint(device_name="CUDA simulator", is_simulated=True)
-    idle = result("test_sum", fingerprint=simulator, simulated=False)
-    assert "CUDA simulator" not in comment(RunResults([idle]))
-
-
-@pytest.mark.parametrize("bad", [None, 0.0, -1.0])
-def test_the_times_of_two_revisions_are_those_of_their_pairs_that_have_both(bad):
-    paired = structs.replace(SLOWER, pairs=((1000.0, 1100.0), (2000.0, 2200.0), (bad, 5.0)))
-    made = result("cupy.exp", measured(9.0), verdicts=[paired])
-    (line,) = rows(comment(RunResults([made], failures={made.nodeid: failed(GREW)})))
-    assert "| 1.41 → 1.56 µs".replace(" ", TIED).replace(f"|{TIED}", "| ") in line
 
 
 def test_nothing_in_a_name_or_a_reason_is_markup(slower):
@@ -96,11 +81,3 @@ def test_texts_that_are_long_once_escaped_keep_the_limit(slower):
     run = RunResults([slower], problems=["@" * 500] * 20, failures=failures)
     assert len(comment(run)) <= LONGEST_COMMENT
     assert "it grew" in comment(run)
-
-
-def test_a_test_that_is_invalid_tells_no_change_of_another_timer():
-    made = result("cupy.exp", measured(), verdicts=[verdict("SAME", 1.01)])
-    fell = GateFailure("INVALID", "clocks fell", "kernel/event/cold")
-    run = RunResults([made], failures={made.nodeid: failed(fell)})
-    (row,) = rows(comment(run))
-    assert row == "| **INVALID** | <code>vector&#95;exp/<wbr>cupy.exp/<wbr>n=1000</code> |  |  |  |  |"

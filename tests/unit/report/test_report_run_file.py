@@ -6,16 +6,11 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from made_up_results import measured, result, verdict
+from made_up_results import measured, result
 from made_up_runs import write_run_file
-from made_up_times import record_of, recorded
-from msgspec import structs
 
-from pytest_gpukern.findings.common_shift import CanaryChange, Shift
-from pytest_gpukern.report.run import Advice, Failure, RunResults, Skip
+from pytest_gpukern.report.run import RunResults, Skip
 from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.values.fingerprint import Provenance
-from pytest_gpukern.values.result import GateFailure
 from pytest_gpukern.values.untrusted_json import FileError
 
 KEY = "kernel/event/cold"
@@ -25,41 +20,6 @@ CREATED = datetime(2026, 11, 5, 12, 30, tzinfo=UTC)
 def write(path, *results):
     write_run_file(path, RunResults(results, created=CREATED, version="0.1.0"))
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def test_all_that_a_report_tells_comes_back(tmp_path):
-    slower = result("cupy.exp", measured(), verdicts=[verdict("SLOWER", 1.05)])
-    slower.verdicts[KEY] = structs.replace(
-        slower.verdicts[KEY], threshold=0.02, pairs=((5e4, 5.2e4), (5e4, 5.3e4))
-    )
-    where = {"recorded": "2026-11-01T00:00:00+00:00", "session": "0000000a", "device": "GPU-1"}
-    known = {"canaries": {"copy": 1e5}, "provenance": Provenance("beef", dirty=True)}
-    time = recorded(5e4, 0.02, **where, **known)
-    epochs = [(where["recorded"], "another algorithm")]
-    run = RunResults(
-        (slower,),
-        skips=(Skip("copy/pycuda.copy", "no GPU: none", "no GPU"),),
-        rejected=("copy/numba.broken",),
-        failures={
-            slower.nodeid: Failure(
-                "SLOWER (kernel): …", (GateFailure("SLOWER", "…", "kernel"), GateFailure("tail", "more"))
-            ),
-            "b": Failure("x"),
-        },
-        history={slower.nodeid: record_of({KEY: (time,)}, epochs)},
-        shift=Shift(8, 1.02, 1.01, 1.03, {"copy": CanaryChange(1.02, moved=True)}, 0.01),
-        since_record=("since the record: driver 580 → 590",),
-        compared_with="against beef",
-        heading=("gpukern: above",),
-        closing=("below", Advice("to record", "pytest --gpu-benchmark")),
-        problems=("a problem",),
-        duration_s=12.5,
-        spent_s={"checking": 3.0},
-        created=CREATED,
-        version="0.1.0",
-    )
-    write_run_file(tmp_path / "run.json", run)
-    assert read_run(tmp_path / "run.json") == run
 
 
 def test_the_file_says_what_it_is_and_numbers_that_are_not_finite_are_null(tmp_path):
