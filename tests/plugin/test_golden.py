@@ -10,7 +10,7 @@ on a host with two CPUs, but for `h200`, which is `run-h200.json.gz`:
     wrong        another has wrong results too
     simulator    four suites without a GPU
     code         add_constant compiled for sm_90, with a kernel that was changed
-    made_up      `made_up_runs.gpu_run(60)`: each kind of verdict on a GPU
+    made_up      each kind of verdict on a GPU, made up; `made_up_runs.py` makes larger runs of it
     forms        made-up results: the name of each problem says what its rows show
 
 Of `forms`, `forms_at_length.txt` has all that any form can say: details, colours, each cell and figure. To
