@@ -1,19 +1,13 @@
-"""Tests what blames a card: on the times of eight H200s, on made-up hosts, and rule by rule."""
+"""Tests what blames a card: on made-up hosts, and rule by rule."""
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-import json
 import math
-import statistics
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import made_up_results as made_up
 import numpy as np
 import pytest
-from msgspec import structs
 
 from pytest_gpukern.findings.cards import (
     COPIES,
@@ -31,10 +25,7 @@ from pytest_gpukern.findings.cards import (
 )
 from pytest_gpukern.findings.fleet import judged, kernel_classes, split_sessions, to_confirm
 from pytest_gpukern.measure.card_state import CARD
-from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.values.fingerprint import Fingerprint
 
-DATA = Path(__file__).parents[2] / "data"
 KERNELS = 16
 CLASSES = {f"{name} {number}": name for name in ("memory", "compute", "short") for number in range(KERNELS)}
 
@@ -62,47 +53,6 @@ def verdicts(raising, confirming=()):
         for model in judged(raising, confirming).models
         for card, finding in model.cards.items()
     }
-
-
-# --- eight real cards -----------------------------------------------------------------------------
-
-
-def h200s():
-    """Returns the sessions of eight H200s, one each, of kernels whose class is known."""
-    run = read_run(DATA / "run-h200.json.gz")
-    on_one = [structs.replace(each, fingerprint=Fingerprint()) for each in run.results]
-    kernels = {
-        result.case.id: Kernel(class_of(result, each))
-        for result in on_one
-        for each in result.measurements
-        if each.key == "kernel/cupti/cold"
-    }
-    times = {}
-    for case, cards in json.loads((DATA / "devices-h200.json").read_text())["kernel/cupti/cold"].items():
-        for card, sessions in cards.items() if case in kernels else ():
-            times.setdefault(card, {})[case] = statistics.median(sessions)
-    return {
-        card: CardFigures(Card(card, model="H200"), "1", BEGAN, of_card, kernels)
-        for card, of_card in times.items()
-    }
-
-
-def test_no_host_of_recorded_h200s_has_a_card_that_is_suspected_in_two_classes():
-    sessions = h200s()
-    hosts = [host for count in (2, 3, 7, 8) for host in itertools.combinations(sessions.values(), count)]
-    found = [[each.suspected for each in verdicts(host).values() if each.suspected] for host in hosts]
-    assert sum(map(bool, found)) <= 7, "one card is 1.3 % slower than some in kernels under 10 µs"
-    assert not any(len(names) > 1 for suspects in found for names in suspects)
-
-
-@pytest.mark.parametrize("percent", [2, 5])
-def test_a_recorded_h200_with_slower_times_is_suspected_in_hosts_of_four(percent):
-    sessions = h200s()
-    for host in itertools.islice(itertools.combinations(sessions, 4), 0, None, 4):
-        slow = sessions[host[0]]
-        times = {case: ns * (1 + percent / 100) for case, ns in slow.times_ns.items()}
-        found = verdicts([dataclasses.replace(slow, times_ns=times), *(sessions[card] for card in host[1:])])
-        assert [card for card, each in found.items() if len(each.suspected) > 1] == [host[0]]
 
 
 # --- made-up hosts --------------------------------------------------------------------------------
