@@ -118,46 +118,38 @@ def test_a_test_that_is_wrong_in_one_session_is_reported_as_wrong():
     assert conclusion.verdicts == {}
 
 
+NEW, INVALID, UNCOMPARABLE = VerdictKind.NEW, VerdictKind.INVALID, VerdictKind.UNCOMPARABLE
+OLDER = structs.replace(ending().result.case, problem_version=2)
+
+
 @pytest.mark.parametrize(
     ("base", "head", "kind", "reason"),
     [
-        ((None,), {}, VerdictKind.NEW, "not in the base"),
-        ((ending(),), {"invalid": "throttled"}, VerdictKind.INVALID, "throttled"),
+        (None, {}, NEW, "not in the base"),
+        (ending(), {"invalid": "throttled"}, INVALID, "throttled"),
         (
-            (ending(invalid="throttled"),),
-            {},
-            VerdictKind.UNCOMPARABLE,
+            *(ending(invalid="throttled"), {}, UNCOMPARABLE),
             "0 of 4 pairs of sessions are valid, 2 needed: throttled",
         ),
-    ],
-)
-def test_where_a_side_has_no_valid_time_the_verdict_says_so(base, head, kind, reason):
-    verdict = only_verdict((base * 4, sessions(BASE_NS, **head)))
-    assert (verdict.kind, verdict.reason) == (kind, reason)
-
-
-@pytest.mark.parametrize(
-    ("base", "reason"),
-    [
-        (Ending("failed", "INCORRECT: y\nmore", None), "failed on the base: INCORRECT: y"),
-        (Ending("skipped", "too large", None), "skipped on the base: too large"),
-        (Ending("passed", "", result("cupy.exp")), "not measured on the base"),
         (
-            ending(timer="cupti"),
+            *(Ending("failed", "INCORRECT: y\nmore", None), {}, UNCOMPARABLE),
+            "failed on the base: INCORRECT: y",
+        ),
+        (Ending("skipped", "too large", None), {}, UNCOMPARABLE, "skipped on the base: too large"),
+        (Ending("passed", "", result("cupy.exp")), {}, UNCOMPARABLE, "not measured on the base"),
+        (
+            *(ending(timer="cupti"), {}, UNCOMPARABLE),
             "measured as kernel/cupti/cold on the base, as kernel/event/cold in the working tree",
+        ),
+        (
+            *(Ending("passed", "", structs.replace(ending().result, case=OLDER)), {}, UNCOMPARABLE),
+            "problem version 2 on the base, 1 in the working tree",
         ),
     ],
 )
-def test_what_the_base_did_not_measure_alike_is_not_comparable(base, reason):
-    verdict = only_verdict(((base,) * 4, sessions(BASE_NS)))
-    assert (verdict.kind, verdict.reason) == (VerdictKind.UNCOMPARABLE, reason)
-
-
-def test_another_problem_version_is_not_comparable():
-    base = ending()
-    older = structs.replace(base.result.case, problem_version=2)
-    base = base._replace(result=structs.replace(base.result, case=older))
-    assert "problem version 2" in only_verdict(((base,) * 4, sessions(BASE_NS))).reason
+def test_where_the_sides_have_nothing_to_compare_the_verdict_says_why(base, head, kind, reason):
+    verdict = only_verdict(((base,) * 4, sessions(BASE_NS, **head)))
+    assert (verdict.kind, verdict.reason) == (kind, reason)
 
 
 def test_a_pair_with_an_invalid_session_is_left_out_and_said():
