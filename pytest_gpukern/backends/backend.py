@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import itertools
 import pkgutil
 import warnings
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 
-from pytest_gpukern.arrays.compare import POISONS, Comparison, Tolerance
+from pytest_gpukern.arrays.compare import POISONS, Comparison, Tolerance, compare
 from pytest_gpukern.arrays.memory import Damage, Placement, Span
+from pytest_gpukern.backends.foreign_array import UsersArray
 from pytest_gpukern.problems.problem import Output
 from pytest_gpukern.values.backend_table import BACKENDS
 
 Array = Any
 
 
-class Form(NamedTuple):
-    """Holds where and how an array lies; strides are in bytes, or None for C order without gaps."""
-
-    shape: tuple[int, ...]
-    dtype: Any
-    strides: tuple[int, ...] | None
-    span: Span
-
-
-class Workspace(Protocol):
+class Workspace(ABC):
     """Holds the arrays of one case in its variant's library: inputs, outputs, and what a launch returned.
 
     Attributes:
@@ -37,12 +31,21 @@ class Workspace(Protocol):
         array_type: the one type of arrays that a launch may return.
     """
 
-    arrays: dict[str, Array]
     array_type: type[Any]
 
+    def __init__(self, poisons: tuple[int, ...]) -> None:
+        self.arrays: dict[str, Array] = {}
+        self._poisons = itertools.cycle(poisons)
+        self._guarded: dict[str, Any] = {}  # our inputs and outputs, between guard zones
+        self._places: dict[str, UsersArray] = {}  # where these lie
+        self._inputs: Collection[str] = ()
+        self._returned: dict[str, tuple[UsersArray, Any]] = {}
+
+    @abstractmethod
     def load(self, inputs: Mapping[str, Any]) -> None:
         """Copies contents from the host into the input arrays, as a user would, and waits for it."""
 
+    @abstractmethod
     def fill(self, inputs: Mapping[str, Any]) -> None:
         """Puts contents into the input arrays as fast as possible, and waits for it."""
 
@@ -51,48 +54,83 @@ class Workspace(Protocol):
 
         An output that is an input too gets its original contents back, here and in `queue_poison`.
         """
+        self._poison = next(self._poisons)
+        self._fill_outputs(None)
+        self._returned.clear()
 
     def queue_poison(self, stream: Any) -> None:
         """Fills every output with the last poison again; on a device it only queues that on `stream`."""
+        self._fill_outputs(stream)
 
-    def adopt(self, output: str, value: Any) -> Form | None:
+    @abstractmethod
+    def _fill_outputs(self, stream: Any) -> None:
+        """Fills every output with what it holds before a launch."""
+
+    def adopt(self, output: str, value: Any) -> UsersArray | None:
         """Takes an array that a launch returned as `output`.
 
         Returns None if it is not exactly of `array_type`, has no values yet or lives elsewhere.
         """
+        # A subclass may compute when it is compared.
+        place = self._taken(output, value) if type(value) is self.array_type else None
+        if place is not None:
+            self._returned[output] = place, value
+        return place
+
+    @abstractmethod
+    def _taken(self, output: str, value: Any) -> UsersArray | None:
+        """Returns where an array of `array_type` lies, or None to refuse it."""
+
+    def _place(self, output: str) -> UsersArray:
+        """Returns where an output lies now: the array that was returned, or ours."""
+        return self._returned[output][0] if output in self._returned else self._places[output]
 
     def input_spans(self) -> dict[str, Span]:
         """Returns the addresses of each input array."""
+        return {name: self._places[name].span for name in self._inputs}
 
     def compare(self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance) -> Comparison:
         """Compares an output with its reference, on the device if it lives there."""
+        place = self._place(output)
+        actual = self.fetch(output) if place.host is None else place.host
+        return compare(actual, expected, tolerance, poison=self._poison or None)
 
     def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Copies an output to the host and waits for it."""
+        return self._place(output).fetch(into)
 
+    @abstractmethod
     def digest(self) -> dict[str, int]:
         """Returns a hash of the contents of each input array."""
 
+    @abstractmethod
     def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
         """Returns the result of `digest` for these contents."""
 
     def damage(self) -> list[Damage]:
         """Returns what was written into the guard zones of inputs and outputs, once the device is idle."""
+        return [damage for name, array in self._guarded.items() for damage in array.damage(name)]
 
     def bits(self, output: str) -> str | None:
         """Returns a hash of an output's bytes with its method, the same in every process and release.
 
         We compute it where the output lives. None if its memory has gaps or is not all values.
         """
+        place = self._place(output)
+        elsewhere = place.on_device and (place.strides is not None or place.pointer % 4)
+        return None if elsewhere else place.bits()
 
-    def written_late(self, launch: Callable[[], None], *, hold_ns: float) -> list[str]:
+    def written_late(self, launch: Callable[[], None], *, hold_ns: float) -> list[str]:  # noqa: ARG002
         """Launches, and returns the outputs written after the timed stream was done; none on the host.
 
         For `hold_ns`, time to launch and to queue a few copies, nothing else may begin on the device.
         """
+        return []
 
     def close(self) -> None:
         """Gives the memory back."""
+        for held in (self.arrays, self._guarded, self._places, self._returned):
+            held.clear()
 
 
 class Backend:

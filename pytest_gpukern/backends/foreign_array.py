@@ -5,25 +5,28 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import functools
+import hashlib
 import inspect
 import itertools
 import math
 import numbers
 import sys
 import types
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pytest_gpukern.arrays.compare import is_narrow, poison_bytes
+from pytest_gpukern.arrays.compare import POISON, is_narrow, poison_bytes
 from pytest_gpukern.arrays.memory import Span, Strides, out_of_c_order, span_of
-from pytest_gpukern.backends.host import bits_of, poison
+from pytest_gpukern.arrays.threaded import map_in_threads
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.values.backend_table import BACKENDS, cuda_packages
 
 _TRIES = 10**6
+_PIECE = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,12 @@ class UsersArray:
         pointer, read_only = interface["data"]
         strides = out_of_c_order(shape, interface.get("strides"), dtype.itemsize)
         return cls(int(pointer), shape, dtype, strides, on_device, bool(read_only), **others)
+
+    @classmethod
+    def of_host(cls, array: np.ndarray[Any, Any]) -> UsersArray:
+        """Returns where an array of NumPy lies, whose dtype stays as it is."""
+        strides = out_of_c_order(array.shape, array.strides, array.itemsize)
+        return cls(array.ctypes.data, array.shape, array.dtype, strides, False, False, array)
 
     @property
     def holds_numbers(self) -> bool:
@@ -115,7 +124,7 @@ class UsersArray:
         """Fills the elements, and nothing between them, so that their bytes in C order repeat `word`."""
         if not self.nbytes:
             return
-        if self.host is not None and self.strides is None:
+        if self.host is not None:
             poison(self.host, word)
         elif self.queue_poison(word):
             cuda.runtime().synchronize()
@@ -133,7 +142,7 @@ class UsersArray:
     def put(self, contents: np.ndarray[Any, Any]) -> None:
         """Writes contents of its shape and dtype; bytes between its elements stay as they are."""
         if self.host is not None:
-            self.host[...] = contents
+            copy_into(self.host, contents)
         elif self.strides is None:
             _copy_to_device(self.pointer, np.ascontiguousarray(contents))
         else:
@@ -165,6 +174,52 @@ class UsersArray:
         raw = np.empty(self.span.stop - self.span.start, np.uint8)
         _copy_from_device(raw, self.span.start)
         return raw, np.ndarray(self.shape, self.dtype, raw, self.pointer - self.span.start, self.strides)
+
+
+def poison(array: np.ndarray[Any, Any], word: int = POISON) -> None:
+    """Fills an array with a poison, as if it lay in C order."""
+    if not array.flags.c_contiguous:
+        filled = np.empty(array.shape, array.dtype)
+        poison(filled, word)
+        array.view(f"V{array.itemsize}")[...] = filled.view(f"V{array.itemsize}")
+        return
+    raw = array.reshape(-1).view(np.uint8)
+    whole = raw.size // 4 * 4
+    _in_pieces(lambda part: part.fill(word), raw[:whole].view(np.uint32))
+    raw[whole:] = poison_bytes(word, raw.size - whole)
+
+
+def copy_into(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
+    """Copies contents, in threads where both are contiguous."""
+    if not (target.flags.c_contiguous and source.flags.c_contiguous and target.dtype == source.dtype):
+        target[...] = source
+        return
+    _in_pieces(np.copyto, target.reshape(-1), source.reshape(-1))
+
+
+def bits_of(array: np.ndarray[Any, Any]) -> str | None:
+    """Returns a hash of an array's bytes in C order, in pieces of 16 MiB; it is the same in every process.
+
+    Returns None for long doubles, whose bytes are not all values.
+    """
+    if array.dtype.char in "gG" or array.dtype.hasobject:
+        return None
+    together = hashlib.sha256(b"".join(crc.to_bytes(4, "little") for crc in checksums(array)))
+    return f"crc32-16mib:{together.hexdigest()[:16]}"
+
+
+def checksums(array: np.ndarray[Any, Any]) -> list[int]:
+    """Returns the CRC-32 of each piece of an array, as if it lay in C order."""
+    return _in_pieces(zlib.crc32, np.ascontiguousarray(array).reshape(-1).view("u1"))
+
+
+def _in_pieces(function: Callable[..., Any], *flat: np.ndarray[Any, Any]) -> list[Any]:
+    """Applies `function` to the pieces of vectors of one form; a single thread touches only a few GB/s."""
+    step = max(1, _PIECE // max(1, flat[0].itemsize))
+    return map_in_threads(
+        lambda start: function(*(vector[start : start + step] for vector in flat)),
+        range(0, flat[0].size, step),
+    )
 
 
 def users_array(value: Any) -> UsersArray | None:

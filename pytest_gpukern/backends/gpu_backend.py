@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import itertools
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -16,11 +15,9 @@ from pytest_gpukern.arrays.compare import Tolerance, is_narrow
 from pytest_gpukern.arrays.memory import (
     INPUT_GUARD,
     OUTPUT_GUARD,
-    Damage,
     Placement,
-    Span,
 )
-from pytest_gpukern.backends.backend import Backend, Form
+from pytest_gpukern.backends.backend import Backend, Workspace
 from pytest_gpukern.backends.foreign_array import UsersArray
 from pytest_gpukern.backends.host import is_array
 from pytest_gpukern.gpu.compare import compare_on_device
@@ -63,7 +60,13 @@ def _array(form: Any, guard: int, placement: Placement | None) -> DeviceArray:
     return kind(form.shape, form.dtype, guard=guard, placement=placement or Placement())
 
 
-class CudaWorkspace:
+def _place_of(array: Any, declared: np.dtype[Any]) -> UsersArray:
+    place = UsersArray.of_interface(array.__cuda_array_interface__, on_device=True)
+    unnamed = is_narrow(declared) and place.dtype == f"V{declared.itemsize}"  # bfloat16 is "<V2" there
+    return dataclasses.replace(place, dtype=declared) if unnamed else place
+
+
+class CudaWorkspace(Workspace):
     """Holds the device arrays of one case.
 
     `wrap` turns them into a library's own type, and `wrap_input` does so for inputs, if that is another one.
@@ -80,14 +83,12 @@ class CudaWorkspace:
         poisons: tuple[int, ...] = comparison.POISONS,
         wrap_input: Callable[[DeviceArray], Any] | None = None,
     ) -> None:
+        super().__init__(poisons)
         placed = placed or {}
         self._runtime = runtime()
         self._inputs: dict[str, DeviceArray] = {}
         self._outputs: dict[str, DeviceArray] = {}
         self._before: dict[str, DeviceArray] = {}
-        self._returned: dict[str, Any] = {}
-        self._poisons = itertools.cycle(poisons)
-        self.arrays: dict[str, Any] = {}
         try:
             for name, value in inputs.items():
                 if name in outputs:
@@ -101,6 +102,8 @@ class CudaWorkspace:
                 self._outputs[name] = _array(output, OUTPUT_GUARD, placed.get(name))
                 self.arrays[name] = wrap(self._outputs[name])
                 self.array_type = type(self.arrays[name])
+            self._guarded = {**self._inputs, **self._outputs}
+            self._places = {name: _place_of(array, array.dtype) for name, array in self._guarded.items()}
             self.fill(inputs)
             self.poison()
         except BaseException:
@@ -122,30 +125,20 @@ class CudaWorkspace:
         self._runtime.synchronize()
 
     def poison(self) -> None:
-        self._poison = next(self._poisons)
-        self.queue_poison(None)
-        self._returned.clear()
+        super().poison()
         self._runtime.synchronize()
 
-    def queue_poison(self, stream: Any) -> None:
+    def _fill_outputs(self, stream: Any) -> None:
         for name, array in self._outputs.items():
             if name in self._before:
                 array.copy_from(self._before[name], stream)
             else:
                 array.fill(self._poison, stream)
 
-    def adopt(self, output: str, value: Any) -> Form | None:
-        if type(value) is not self.array_type:  # a subclass may compute when it is compared
-            return None
+    def _taken(self, output: str, value: Any) -> UsersArray | None:
         if getattr(value, "__cuda_array_interface__", None) is None:  # a tensor of PyTorch's on the host
             return None
-        self._returned[output] = value
-        place = self._place(output)
-        return Form(place.shape, place.dtype, place.strides, place.span)
-
-    def input_spans(self) -> dict[str, Span]:
-        interfaces = {name: array.__cuda_array_interface__ for name, array in self._inputs.items()}
-        return {name: UsersArray.of_interface(at, on_device=True).span for name, at in interfaces.items()}
+        return _place_of(value, self._outputs[output].dtype)
 
     def compare(
         self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance
@@ -157,17 +150,7 @@ class CudaWorkspace:
             compared = compare_on_device(self._runtime, *form, expected, tolerance, poison)
             if compared is not None:
                 return compared
-        return comparison.compare(self.fetch(output), expected, tolerance, poison=self._poison or None)
-
-    def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        return self._place(output).fetch(into)
-
-    def _place(self, output: str) -> UsersArray:
-        array = self._returned.get(output, self._outputs[output])
-        place = UsersArray.of_interface(array.__cuda_array_interface__, on_device=True)
-        declared = self._outputs[output].dtype
-        unnamed = is_narrow(declared) and place.dtype == f"V{declared.itemsize}"  # bfloat16 is "<V2" there
-        return dataclasses.replace(place, dtype=declared) if unnamed else place
+        return super().compare(output, expected, tolerance)
 
     def digest(self) -> dict[str, int]:
         def in_order(array: DeviceArray) -> DeviceArray:
@@ -178,14 +161,6 @@ class CudaWorkspace:
 
     def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
         return {name: self._runtime.hash(self._runtime.copy_of(inputs[name])) for name in self._inputs}
-
-    def damage(self) -> list[Damage]:
-        arrays = {**self._inputs, **self._outputs}
-        return [damage for name, array in arrays.items() for damage in array.damage(name)]
-
-    def bits(self, output: str) -> str | None:
-        place = self._place(output)
-        return None if place.strides is not None or place.pointer % 4 else place.bits()
 
     def written_late(self, launch: Callable[[], None], *, hold_ns: float) -> list[str]:
         """Launches, and returns the outputs written after the timed stream was done.
@@ -219,8 +194,7 @@ class CudaWorkspace:
             checked("cuMemFreeHost", early)
 
     def close(self) -> None:
-        self.arrays.clear()
-        self._returned.clear()
+        super().close()
         with ExitStack() as freed:  # all of them, even if the first cannot be freed
             for array in (*self._inputs.values(), *self._outputs.values(), *self._before.values()):
                 freed.callback(array.free)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pytest_gpukern.backends.backend import Backend
+from pytest_gpukern.backends.foreign_array import UsersArray
 from pytest_gpukern.backends.gpu_backend import GpuBackend
 from pytest_gpukern.backends.host import HostWorkspace
 from pytest_gpukern.gpu.runtime import DeviceArray
@@ -55,8 +56,8 @@ class SimulatedWorkspace(HostWorkspace):
 
         return FakeCUDAArray(array)
 
-    def _taken(self, value: Any) -> Any:
-        return value._ary
+    def _taken(self, output: str, value: Any) -> UsersArray | None:
+        return super()._taken(output, value._ary)
 
 
 class SimulatedBackend(Backend):

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from pytest_gpukern.arrays.compare import is_narrow
-from pytest_gpukern.backends.backend import Backend, Form
-from pytest_gpukern.backends.foreign_array import may_be_array, users_array
+from pytest_gpukern.backends.backend import Backend
+from pytest_gpukern.backends.foreign_array import UsersArray, may_be_array, users_array
 from pytest_gpukern.backends.gpu_backend import CudaWorkspace, GpuBackend
 from pytest_gpukern.backends.host import HostWorkspace
 from pytest_gpukern.gpu.runtime import DeviceArray
@@ -24,15 +24,15 @@ from pytest_gpukern.gpu.simulator.switch import OPTION, TRITON_VARIABLE
 class TorchWorkspace(CudaWorkspace):
     """Holds CUDA tensors."""
 
-    def adopt(self, output: str, value: Any) -> Form | None:
+    def _taken(self, output: str, value: Any) -> UsersArray | None:
         """Takes a CUDA tensor with values of its own.
 
         A tensor that is conjugated or negated by a flag is computed when it is read. One that requires a
         gradient keeps the graph of its computation.
         """
-        if type(value) is self.array_type and (value.requires_grad or value.is_conj() or value.is_neg()):
+        if value.requires_grad or value.is_conj() or value.is_neg():
             return None
-        return super().adopt(output, value)
+        return super()._taken(output, value)
 
 
 class TorchBackend(GpuBackend):
@@ -95,11 +95,11 @@ class InterpretedWorkspace(HostWorkspace):
             return torch.from_numpy(array)
         return torch.from_numpy(array.view(f"i{array.itemsize}")).view(getattr(torch, array.dtype.name))
 
-    def _taken(self, value: Any) -> Any:
+    def _taken(self, output: str, value: Any) -> UsersArray | None:
         lies = None if value.requires_grad or value.device.type != "cpu" else users_array(value)
         if lies is None or lies.host is None:
             return None
-        return lies.host.view(lies.read_as[0]) if lies.read_as else lies.host
+        return super()._taken(output, lies.host.view(lies.read_as[0]) if lies.read_as else lies.host)
 
 
 class InterpretedBackend(Backend):

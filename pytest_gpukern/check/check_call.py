@@ -36,6 +36,7 @@ from pytest_gpukern.backends.backend import Backend, Workspace
 from pytest_gpukern.backends.foreign_array import (
     UsersArray,
     backend_of,
+    bits_of,
     how_to_verify,
     leaves,
     may_be_array,
@@ -46,7 +47,6 @@ from pytest_gpukern.backends.foreign_array import (
     why_lazy,
     why_untrusted,
 )
-from pytest_gpukern.backends.host import bits_of
 from pytest_gpukern.check.call_arguments import (
     DeclarationError,
     arguments_of,

@@ -15,7 +15,7 @@ from pytest_gpukern import Tolerance
 from pytest_gpukern.arrays import compare as comparison
 from pytest_gpukern.arrays.compare import POISON, POISONS, compare, disturbed, draw_poisons
 from pytest_gpukern.arrays.memory import INPUT_GUARD, OUTPUT_GUARD
-from pytest_gpukern.backends.host import poison
+from pytest_gpukern.backends.foreign_array import poison
 from pytest_gpukern.check.diagnosis import Fault, diagnose_values
 
 EXACT = Tolerance()

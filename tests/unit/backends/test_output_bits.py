@@ -8,9 +8,10 @@ import pytest
 from fakes import FakeEnvironment, case_of, measuring, right, run
 
 from pytest_gpukern import Output
-from pytest_gpukern.backends import host
+from pytest_gpukern.backends import foreign_array
+from pytest_gpukern.backends.foreign_array import bits_of
 from pytest_gpukern.backends.gpu_backend import CudaWorkspace
-from pytest_gpukern.backends.host import HostBackend, bits_of
+from pytest_gpukern.backends.host import HostBackend
 from pytest_gpukern.values.settings import Settings
 
 # on the host
@@ -23,7 +24,7 @@ def test_the_hash_of_an_array_is_the_one_that_records_hold():
 
 @pytest.mark.parametrize("at", [0, 3, 4, 7, 8, 9])
 def test_one_bit_anywhere_makes_another_hash(monkeypatch, at):
-    monkeypatch.setattr(host, "_PIECE", 4)
+    monkeypatch.setattr(foreign_array, "_PIECE", 4)
     array = np.zeros(10, "u1")
     before = bits_of(array)
     array[at] = 1
