@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fnmatch
 import functools
 import re
 import threading
@@ -213,8 +214,8 @@ def test_a_broken_variant_gets_the_diagnosis_of_its_fault(broken, fault, message
 @pytest.mark.parametrize(
     ("reach", "at", "place"),
     [
-        ({"before": 3}, 0, "4 bytes written before the beginning of {name}, the nearest 3 elements"),
-        ({"behind": 2}, -1, "4 bytes written after the end of {name}, the nearest 2 elements"),
+        ({"before": 3}, 0, "before the beginning of {name}, the nearest 3"),
+        ({"behind": 2}, -1, "after the end of {name}, the nearest 2"),
     ],
 )
 def test_what_writes_beside_an_array_is_out_of_bounds_though_its_values_are_right(name, reach, at, place):
@@ -229,7 +230,9 @@ def test_what_writes_beside_an_array_is_out_of_bounds_though_its_values_are_righ
 
     diagnosis = rejected(strays).diagnosis
     assert diagnosis.fault is Fault.OUT_OF_BOUNDS
-    assert diagnosis.message.startswith(f"{name}: out of bounds\n  {place.format(name=name)} away: ")
+    assert diagnosis.message.startswith(
+        f"{name}: out of bounds\n  4 bytes written {place.format(name=name)} elements away: "
+    )
 
 
 def test_an_answer_computed_while_preparing_is_rejected_also_where_a_scalar_has_it_prepared_anew():
@@ -528,41 +531,6 @@ def test_returned_arrays_are_the_outputs_by_their_order_or_their_names(returned,
     assert [error.mismatches for error in errors.values()] == [0] * outputs
 
 
-class Lazy(np.ndarray):
-    """An array type of somebody's own, which could compute when it is compared."""
-
-
-@pytest.mark.parametrize(
-    ("returned", "fault", "message"),
-    [
-        (
-            lambda a: (2 * a).tolist(),
-            Fault.WRONG_TYPE,
-            "returned list, but backend host takes numpy.ndarray only",
-        ),
-        (lambda a: None, Fault.WRONG_TYPE, "returned NoneType"),
-        (lambda a: (2 * a,), Fault.WRONG_TYPE, "returned tuple"),
-        (lambda a: {"other": 2 * a}, Fault.WRONG_TYPE, "out: wrong type: the launch returned NoneType"),
-        (
-            lambda a: (2 * a).view(Lazy),
-            Fault.WRONG_TYPE,
-            "returned test_check.Lazy, but backend host takes numpy.ndarray only",
-        ),
-        (lambda a: np.ma.masked_array(2 * a), Fault.WRONG_TYPE, "returned numpy.ma.MaskedArray"),
-        (lambda a: (2 * a)[:-1], Fault.WRONG_SHAPE, "expected (8,), actual (7,)"),
-        (lambda a: (2 * a).reshape(2, 4), Fault.WRONG_SHAPE, "expected (8,), actual (2, 4)"),
-        (lambda a: 2.0 * a.astype("float64"), Fault.WRONG_DTYPE, "expected float32, actual float64"),
-        (lambda a: 2.0 * a[1:].astype("float64"), Fault.WRONG_SHAPE, "expected (8,), actual (7,)"),
-        (lambda a: (2 * a).astype(">f4"), Fault.WRONG_DTYPE, "expected float32, actual >f4"),
-        (lambda a: 3 * a, Fault.WRONG_VALUES, "8 of 8 elements"),
-    ],
-)
-def test_something_else_than_the_declared_array_is_rejected(returned, fault, message):
-    error = rejected(lambda a: lambda: returned(a), allocates=True)
-    assert error.diagnosis.fault is fault
-    assert message in error.diagnosis.message
-
-
 def square(**changes):
     """out = 2·a for a matrix."""
     return doubling(
@@ -572,21 +540,66 @@ def square(**changes):
     )
 
 
-@pytest.mark.parametrize(
-    "returned",
-    [
-        lambda a: np.asfortranarray(2 * a),
-        lambda a: (2 * a.T.copy()).T,
-        lambda a: np.repeat(2 * a, 2, axis=1)[:, ::2],
-        lambda a: (2 * a[::-1, ::-1])[::-1, ::-1],
-        lambda a: np.broadcast_to(np.float32(2), a.shape),
+def identity():
+    return doubling(N, reference=lambda a: a.astype(np.float64))
+
+
+def overlapping(buffer):
+    return buffer[:-1], buffer[1:]
+
+
+class Lazy(np.ndarray):
+    """An array type of somebody's own, which could compute when it is compared."""
+
+
+ONLY_NUMPYS = ", but backend host takes numpy.ndarray only"
+IN_C_ORDER = 'out: wrong strides: expected (32, 4) bytes (C order), actual (*order="any"*'
+SHARED = "out: aliased: it shares memory with the input a; *"
+RETURNED = {
+    doubling: [
+        (lambda a: (2 * a).tolist(), f"out: wrong type: *returned list{ONLY_NUMPYS}*"),
+        (lambda a: None, "out: wrong type: *returned NoneType*"),
+        (lambda a: (2 * a,), "out: wrong type: *returned tuple*"),
+        (lambda a: {"other": 2 * a}, "out: wrong type: the launch returned NoneType*"),
+        (lambda a: (2 * a).view(Lazy), f"out: wrong type: *returned test_check.Lazy{ONLY_NUMPYS}*"),
+        (lambda a: np.ma.masked_array(2 * a), "out: wrong type: *returned numpy.ma.MaskedArray*"),
+        (lambda a: (2 * a)[:-1], "out: wrong shape: expected (8,), actual (7,)*"),
+        (lambda a: (2 * a).reshape(2, 4), "out: wrong shape: expected (8,), actual (2, 4)*"),
+        (lambda a: 2.0 * a.astype("float64"), "out: wrong dtype: expected float32, actual float64*"),
+        (lambda a: 2.0 * a[1:].astype("float64"), "out: wrong shape: expected (8,), actual (7,)*"),
+        (lambda a: (2 * a).astype(">f4"), "out: wrong dtype: expected float32, actual >f4*"),
+        (lambda a: 3 * a, "out: wrong values: 8 of 8 elements*"),
     ],
+    two_outputs: [
+        (lambda a: (-a, 2 * a), "x: wrong values*"),
+        (lambda a: (2 * a, 2 * a), "y: wrong values*"),
+        (lambda a: 2 * a, "y: wrong type: the launch returned NoneType, but *"),
+        (lambda a: (2 * a,), "wrong type: the launch returned 1 arrays for 2 outputs: x, y*"),
+        (lambda a: (2 * a, -a, a), "wrong type: the launch returned 3 arrays for 2 outputs: x, y*"),
+        (lambda a: overlapping(np.empty(N + 1, "f4")), "y: aliased: it shares memory with the output x; *"),
+    ],
+    square: [  # before its values
+        (lambda a: np.asfortranarray(2 * a), IN_C_ORDER),
+        (lambda a: (2 * a.T.copy()).T, IN_C_ORDER),
+        (lambda a: np.repeat(2 * a, 2, axis=1)[:, ::2], IN_C_ORDER),
+        (lambda a: (2 * a[::-1, ::-1])[::-1, ::-1], IN_C_ORDER),
+        (lambda a: np.broadcast_to(np.float32(2), a.shape), IN_C_ORDER),
+    ],
+    identity: [
+        (lambda a: a, SHARED),
+        (lambda a: a[:], SHARED),
+        (lambda a: a.reshape(2, 4).reshape(N), SHARED),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("problem", "returned", "told"), [(of, *row) for of, rows in RETURNED.items() for row in rows]
 )
-def test_what_does_not_lie_in_c_order_is_rejected_before_its_values(returned):
-    diagnosis = rejected(lambda a: lambda: returned(a), square(), allocates=True).diagnosis
-    assert diagnosis.fault is Fault.WRONG_STRIDES
-    assert "out: wrong strides: expected (32, 4) bytes (C order), actual (" in diagnosis.message
-    assert 'order="any"' in diagnosis.message
+def test_something_else_than_the_declared_arrays_is_rejected(problem, returned, told):
+    diagnosis = rejected(lambda a: lambda: returned(a), problem(), allocates=True).diagnosis
+    assert diagnosis.fault in told
+    assert fnmatch.fnmatchcase(diagnosis.message, told)
 
 
 def test_an_output_may_be_declared_in_any_order():
@@ -600,14 +613,6 @@ def test_an_output_may_be_declared_in_any_order():
 
 
 # memory of their own
-
-
-@pytest.mark.parametrize("view", [lambda a: a, lambda a: a[:], lambda a: a.reshape(2, 4).reshape(N)])
-def test_a_view_of_an_input_is_aliased(view):
-    identity = doubling(N, reference=lambda a: a.astype(np.float64))
-    diagnosis = rejected(lambda a: lambda: view(a), identity, allocates=True).diagnosis
-    assert diagnosis.fault is Fault.ALIASED
-    assert diagnosis.message.startswith("out: aliased: it shares memory with the input a; ")
 
 
 def test_outputs_beside_each_other_in_one_buffer_are_fine():
@@ -633,26 +638,6 @@ def test_a_buffer_that_an_earlier_launch_returned_is_aliased():
     diagnosis = rejected(static, allocates=True).diagnosis
     assert diagnosis.fault is Fault.ALIASED
     assert "shares memory with the out that an earlier launch returned; " in diagnosis.message
-
-
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [
-        (lambda a: (-a, 2 * a), "x: wrong values"),
-        (lambda a: (2 * a, 2 * a), "y: wrong values"),
-        (lambda a: 2 * a, "y: wrong type: the launch returned NoneType, but "),
-        (lambda a: (2 * a,), "wrong type: the launch returned 1 arrays for 2 outputs: x, y"),
-        (lambda a: (2 * a, -a, a), "wrong type: the launch returned 3 arrays for 2 outputs: x, y"),
-        (lambda a: overlapping(np.empty(N + 1, "f4")), "y: aliased: it shares memory with the output x; "),
-    ],
-)
-def test_of_two_outputs_each_is_looked_at(returned, message):
-    error = rejected(lambda a: lambda: returned(a), two_outputs(), allocates=True)
-    assert error.diagnosis.message.startswith(message)
-
-
-def overlapping(buffer):
-    return buffer[:-1], buffer[1:]
 
 
 # statistical checks
