@@ -485,7 +485,8 @@ class Controller:
         ]
         if settings.sessions == 1:
             return {}
-        extra, done, count = dict[str, ExtraSessions](), 0, settings.sessions - 1
+        extra: dict[str, ExtraSessions] = {}
+        done, count = 0, settings.sessions - 1
         progress = self._telling(f"tests in {count} more sessions")
 
         def show(number: int, finished: int, total: int) -> None:
