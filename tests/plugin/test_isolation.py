@@ -86,10 +86,26 @@ def failure(result, kind="FAILED"):
     return line
 
 
+MODULE = """
+@pytest.fixture(scope="module", autouse=True)
+def _module():
+    note("up")
+    yield
+    note("down")
+
+def note(text):
+    with open("module.log", "a") as log:
+        print(text, os.getpid(), file=log)
+
+def work()"""
+
+
 def test_gpu_tests_run_in_one_other_process_in_their_order_and_the_rest_where_they_were(project, pytester):
-    result = project("pass")
-    result.assert_outcomes(passed=7)
+    """Fixtures of a module are set up once in each process, and torn down."""
+    project("pass", tests=TESTS.replace("def work()", MODULE, 1)).assert_outcomes(passed=7)
+    noted = [line.split() for line in (pytester.path / "module.log").read_text().splitlines()]
     ran = pids(pytester)
+    assert sorted(noted) == sorted([kind, pid] for kind in ("down", "up") for pid in set(ran.values()))
     here = {ran["test_here_before"], ran["test_here_between"]}
     there = {pid for name, pid in ran.items() if "here" not in name}
     assert len(here) == len(there) == 1
@@ -132,25 +148,46 @@ BREAKS_ITS_PROCESS = {
         "request.node.user_properties.append(('odd', type('Odd', (), {'__str__': None})()))",
         "FAILED its measuring process ended with status 3",
     ),
+    "subtest": (
+        "with subtests.test(msg='one'):\n        pass\n    os.abort()",
+        "FAILED its measuring process ended by SIGABRT",
+    ),
     "set_up": ("pass", "ERROR its measuring process ended by SIGABRT"),
     "tear_down": ("pass", "ERROR its measuring process ended by SIGABRT"),
+    "late": (None, "ERROR INCORRECT: launch failed: CUDA_ERROR_I"),
+    "at_its_end": (None, "ERROR INCORRECT: launch failed: CUDA_ERROR_I"),
 }
-"""Name → what the test does once it has measured, and the outcome and text in the summary, if it fails."""
+"""Name → what the test does once it has measured, and the outcome and text in the summary, if it fails.
+
+With None it measures nothing."""
+USES = {"subtest": "subtests"} | {name: name for name in ("set_up", "tear_down", "late", "at_its_end")}
 
 
 def breaking_tests():
     """Returns a test for each of `BREAKS_ITS_PROCESS`, each followed by one that only measures."""
-    tests = TESTS.partition("def test_here_before")[0] + FIXTURES_THAT_ABORT
+    tests = TESTS.partition("def test_here_before")[0] + BREAKING_FIXTURES
     for name, (code, _) in BREAKS_ITS_PROCESS.items():
-        fixture = f", {name}" if name in ("set_up", "tear_down") else ""
+        ours, body = ("gpu_device", "pass") if code is None else ("gpu_benchmark", "gpu_benchmark(work)")
         mark = "@pytest.mark.gpu_benchmark(timeout=3)\n" if name == "slow" else ""
-        tests += f"{mark}def test_{name}(gpu_benchmark, request{fixture}):\n"
-        tests += f"    gpu_benchmark(work)\n    {code}\n\n"
+        tests += f"{mark}def test_{name}({ours}, {USES.get(name, 'request')}):\n    {body}\n    {code}\n\n"
         tests += f"def test_after_{name}(gpu_benchmark):\n    gpu_benchmark(work)\n\n"
     return tests
 
 
-FIXTURES_THAT_ABORT = """
+BREAKING_FIXTURES = """
+class Late:
+    def __del__(self):
+        lose_context()
+
+@pytest.fixture
+def late():
+    return Late()
+
+@pytest.fixture
+def at_its_end():
+    yield
+    lose_context()
+
 @pytest.fixture
 def set_up():
     os.abort()
@@ -182,16 +219,17 @@ def test_a_test_that_breaks_its_process_is_named_and_the_next_has_a_new_process(
 
     found = results_in(pytester.path / "run.json")
     found = {case_id.removeprefix("test_it/test_"): each for case_id, each in found.items()}
-    assert found.keys() == {f"{after}{name}" for name in BREAKS_ITS_PROCESS for after in ("", "after_")}
+    measuring = {name for name, (code, _) in BREAKS_ITS_PROCESS.items() if code is not None}
+    assert found.keys() == measuring | {f"after_{name}" for name in BREAKS_ITS_PROCESS}
     measured = {name for name, each in found.items() if each["measurements"]}
     assert measured >= {"tear_down", "closed", "left_over", *(f"after_{name}" for name in BREAKS_ITS_PROCESS)}
     assert found["segfault"]["diagnosis"] == "its measuring process ended by SIGSEGV"
-    assert found["lost"]["correctness"] == "INCORRECT"
+    assert found["lost"]["correctness"] == found["subtest"]["correctness"] == "INCORRECT"
     result.stdout.fnmatch_lines(["*measuring process*", "Fatal Python error: *", "*in test_segfault"])
     result.stdout.fnmatch_lines(["*measuring process*", "*(most recent call first):", "*in test_slow"])
 
     cases = list(ElementTree.parse(pytester.path / "junit.xml").iter("testcase"))
-    assert {case.get("name") for case in cases} == {f"test_{name}" for name in found}
+    assert {case.get("name") for case in cases} == {f"test_{name}" for name in {*found, *expected}}
     broken = {case.get("name") for case in cases if case.findall("failure") or case.findall("error")}
     assert broken == {f"test_{name}" for name in expected}
     assert {f"test_{name}" for name in found} == properties_in(pytester.path / "junit.xml").keys()
@@ -340,43 +378,6 @@ def test_wider_fixtures_are_torn_down_and_errors_told_however_the_process_ends(
     result.stdout.fnmatch_lines(["ERROR test_it.py::test_leaks - AssertionError: LEAKED 5 buffers"])
 
 
-LATE = """
-class Late:
-    def __del__(self):
-        lose_context()
-
-@pytest.fixture
-def late():
-    return Late()
-
-@pytest.fixture
-def at_its_end():
-    yield
-    lose_context()
-
-def test_late(gpu_device, late):
-    pass
-
-def test_next(gpu_benchmark):
-    gpu_benchmark(work)
-
-def test_at_its_end(gpu_device, at_its_end):
-    pass
-
-def test_last(gpu_benchmark):
-    gpu_benchmark(work)
-"""
-
-
-def test_a_launch_that_fails_after_the_test_fails_that_test_and_no_other(project):
-    result = project("", tests=TESTS.partition("def test_here_before")[0] + LATE)
-    result.assert_outcomes(passed=4, errors=2)
-    for name in ("late", "at_its_end"):
-        result.stdout.fnmatch_lines(
-            [f"ERROR test_it.py::test_{name} - INCORRECT: launch failed: CUDA_ERROR_I*"]
-        )
-
-
 SKIPS_UNASKED = """
 def pytest_collection_modifyitems(config, items):
     for item in items if not config.getoption("-m") else ():
@@ -411,28 +412,6 @@ def test_tests_are_isolated_without_pytests_plugins_unless_an_option_needs_them_
 ):
     project("pass", *options).assert_outcomes(passed=7)
     assert len(set(pids(pytester).values())) == processes
-
-
-def test_a_crash_after_a_subtest_is_the_tests_own(project, pytester):
-    within = "with subtests.test(msg='one'):\n        pass\n    os.abort()"
-    tests = TESTS.replace("gpu_benchmark, request", "gpu_benchmark, subtests")
-    result = project(within, tests=tests)
-    assert "test_broken - its measuring process ended by SIGABRT" in failure(result)
-    assert results_in(pytester.path / "run.json")["test_it/test_broken"]["correctness"] == "INCORRECT"
-
-
-def test_fixtures_of_a_module_are_set_up_once_in_each_process_and_torn_down(project, pytester):
-    tests = TESTS.replace(
-        "def work()",
-        "@pytest.fixture(scope='module', autouse=True)\ndef _module():\n    note('up')\n    yield\n"
-        "    note('down')\n\ndef note(text):\n    with open('module.log', 'a') as log:\n"
-        "        print(text, os.getpid(), file=log)\n\ndef work()",
-        1,
-    )
-    project("pass", tests=tests).assert_outcomes(passed=7)
-    noted = [line.split() for line in (pytester.path / "module.log").read_text().splitlines()]
-    assert sorted(kind for kind, _ in noted) == ["down", "down", "up", "up"]
-    assert len({pid for _, pid in noted}) == 2
 
 
 def test_wider_fixtures_of_a_worker_stay_while_a_test_runs_elsewhere_and_go_before_one_that_lacks_them(
