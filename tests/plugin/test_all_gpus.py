@@ -200,7 +200,8 @@ def slow(card, percent, kinds=(0, 1, 2), until=99):
 
 def test_healthy_gpus_take_three_rounds_and_further_ones_only_measure(host, rounds):
     made = rounds()
-    status, out, _ = host("-k", "vector_exp", "--durations=3", "--gpukern-timer=cupti", "-v")
+    given = ("-k", "vector_exp", "--durations=3", "--gpukern-timer=cupti", "-v")
+    status, out, _ = host(*given, "--gpukern-report=runs/")
     assert status == 0
     assert out.endswith("gpukern validate --all-gpus: 3 cards of 1 host: nothing stands out\n")
     assert {card: len(of) for card, of in made.commands.items()} == {0: 3, 1: 3, 2: 3}
@@ -213,6 +214,10 @@ def test_healthy_gpus_take_three_rounds_and_further_ones_only_measure(host, roun
             measured = {"--gpukern-baseline=off", "--gpukern-fail-on=none", "--gpukern-timer=cupti"}
             assert measured <= set(command)
             assert sum("::test_work[" in each for each in command) == 30
+    names = [f"{socket.gethostname()}-{card}{session}.json" for card in "012" for session in ("", ".2", ".3")]
+    assert sorted(path.name for path in Path("runs").iterdir()) == sorted(names)
+    figures, unreadable = read_figures(Path("runs").iterdir())
+    assert (len({of.card for of in figures}), len(figures), unreadable) == (3, 9, [])
 
 
 def test_a_slow_gpu_is_named_with_what_to_do_once_fresh_sessions_of_its_slow_classes_confirm_it(host, rounds):
@@ -229,17 +234,6 @@ def test_a_slow_gpu_is_named_with_what_to_do_once_fresh_sessions_of_its_slow_cla
     status, out, _ = host()
     (row,) = [line for line in out.splitlines() if line.startswith(f"  GPU 1 {SHORT[1]}  +")]
     assert (status, row.endswith("not confirmed")) == (0, True)
-
-
-def test_a_folder_gets_a_file_of_each_gpu_and_session(host, rounds):
-    rounds()
-    assert host("--gpukern-report=runs/")[0] == 0
-    names = [
-        f"{socket.gethostname()}-{card}{number}.json" for card in range(3) for number in (".2", ".3", "")
-    ]
-    assert sorted(path.name for path in Path("runs").iterdir()) == sorted(names)
-    figures, unreadable = read_figures(Path("runs").iterdir())
-    assert (len({of.card for of in figures}), len(figures), unreadable) == (3, 9, [])
 
 
 @pytest.mark.parametrize(

@@ -211,14 +211,16 @@ def test_a_scheduler_that_goes_ends_the_run_and_what_came_is_judged(fleet, own):
     ended(own.begun()["GPU-1-1"][0]["pid"])
 
 
-def test_a_run_that_says_nothing_of_its_gpu_is_named(fleet):
+def test_a_run_that_says_nothing_of_its_gpu_and_a_host_without_one_are_named(fleet):
     acts = {
         "GPU-0-0": {"status": 3, "says": "INTERNALERROR> RuntimeError: gone"},
         "GPU-0-1": {"writes": '{"schema": 6}'},
         "GPU-1-0": {"measures": "GPU-2-0"},
     }
-    status, out, _ = fleet(hosts=hosts(2), acts=acts)
+    status, out, _ = fleet(hosts=hosts(2) | {"2": []}, acts=acts)
     assert status == 1
+    assert "host2 GPU ? is lost: the NVIDIA driver is not loaded" in out
+    assert "SILENT host2 GPU ?" in out
     assert "host0 GPU 0 is lost: its pytest ended with status 3: INTERNALERROR> RuntimeError: gone" in out
     assert "host0 GPU 1 is lost: its file cannot be read: " in out
     assert "host1 GPU 0 is lost: its process measured host1 GPU 0" in out
@@ -232,13 +234,6 @@ def test_a_gpu_that_several_workers_see_is_measured_once_at_a_time(fleet, shared
     assert "is lost" not in out
     assert sorted(map(len, shared.begun().values())) == [1, 1, 4, 4]
     assert "4 of 4 cards" in out
-
-
-def test_a_host_without_a_gpu_is_named(fleet):
-    status, out, _ = fleet(hosts=hosts(2) | {"2": []})
-    assert status == 1
-    assert "host2 GPU ? is lost: the NVIDIA driver is not loaded" in out
-    assert "SILENT host2 GPU ?" in out
 
 
 def test_other_versions_are_named(fleet, monkeypatch):

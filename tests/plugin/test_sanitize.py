@@ -146,15 +146,6 @@ def test_a_test_that_ends_its_process_is_named_and_the_others_are_still_checked(
     )
 
 
-def test_a_test_that_fails_in_its_session_fails_with_what_it_said_there(sanitized, pytester):
-    pytester.makepyfile(
-        test_doubling=GPU_PROBLEM.replace("np.multiply(x, 2, out=y)", "np.multiply(x, 3, out=y)")
-    )
-    result = sanitized("memcheck")
-    result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(["INCORRECT: y: wrong values*", "gpukern: memcheck: 2 checked (2 clean)*"])
-
-
 def test_only_what_uses_the_gpu_is_looked_at_and_a_broken_variant_must_be_found_by_its_tool(
     sanitized, pytester
 ):
@@ -217,27 +208,11 @@ def test_a_run_that_checks_nothing_fails_and_keeps_reasons(sanitized, pytester, 
         result.stdout.fnmatch_lines(["SKIPPED *not today"])
 
 
-def test_a_session_under_a_tool_has_pools_off_and_knows_its_tool(sanitized, pytester):
+def test_tests_end_as_under_the_tool_and_a_mark_may_expect_a_finding(sanitized, pytester):
+    """Tests of pytest-benchmark are called once, and memory has no pools."""
     pytester.makepyfile(
         test_a="""
         import os
-        def test_a(gpu_benchmark):
-            found = {name: os.environ[name] for name in (
-                "PYTORCH_NO_CUDA_MEMORY_CACHING", "NUMBA_CUDA_MAX_PENDING_DEALLOCS_COUNT",
-                "NUMBA_CUDA_MEMORY_MANAGER", "PYCUDA_DEFAULT_NVCC_FLAGS")}
-            assert list(found.values()) == ["1", "0", "default", "-O1 -lineinfo"]
-            assert os.environ["GPUKERN_UNDER_SANITIZER"] == "initcheck"
-        """
-    )
-    pytester.makeconftest("import os\nos.environ.setdefault('PYCUDA_DEFAULT_NVCC_FLAGS', '-O1')")
-    sanitized("initcheck", "test_a.py").assert_outcomes(passed=1)
-
-
-def test_pytest_benchmarks_own_tests_with_our_marker_are_called_once_and_a_mark_may_expect_a_finding(
-    sanitized, pytester
-):
-    pytester.makepyfile(
-        test_a="""
         import pytest
 
         @pytest.mark.gpu_benchmark
@@ -250,12 +225,27 @@ def test_pytest_benchmarks_own_tests_with_our_marker_are_called_once_and_a_mark_
         @pytest.mark.parametrize("state", ["faulty", "mended"])
         def test_expected(gpu_device, state):
             pass
+
+        def test_wrong(gpu_device):
+            pytest.fail("said there")
+
+        def test_environment(gpu_device):
+            found = {name: os.environ[name] for name in (
+                "PYTORCH_NO_CUDA_MEMORY_CACHING", "NUMBA_CUDA_MAX_PENDING_DEALLOCS_COUNT",
+                "NUMBA_CUDA_MEMORY_MANAGER", "PYCUDA_DEFAULT_NVCC_FLAGS")}
+            assert list(found.values()) == ["1", "0", "default", "-O1 -lineinfo"]
+            assert os.environ["GPUKERN_UNDER_SANITIZER"] == "memcheck"
         """
     )
+    pytester.makeconftest("import os\nos.environ.setdefault('PYCUDA_DEFAULT_NVCC_FLAGS', '-O1')")
     result = sanitized("memcheck", "test_a.py", faults=["memcheck faulty finding"])
-    result.assert_outcomes(passed=1, xfailed=1, failed=1)
+    result.assert_outcomes(passed=2, xfailed=1, failed=2)
     result.stdout.fnmatch_lines(
-        ["[[]XPASS(strict)[]] known", "gpukern: memcheck: 3 checked (2 clean, 1 with findings)*"]
+        [
+            "[[]XPASS(strict)[]] known",
+            "said there",
+            "gpukern: memcheck: 5 checked (4 clean, 1 with findings)*",
+        ]
     )
 
 

@@ -11,12 +11,6 @@ OUT_OF_BOUNDS = records("memcheck")[0]
 HOME = Home("test", Place(None, "/project/test_it.py", 7), "/project")
 
 
-def test_a_record_is_read_with_the_frames_of_the_device():
-    found = findings_in(recorded("memcheck.xml"))[0]
-    assert found.accesses == ()
-    assert found.device == (Place(found.kernel, "/project/kernels.py", 18),)
-
-
 IN_WORDS = {
     "memcheck": "invalid __global__ write of 4 bytes, out of bounds, in stores_behind, block (1, 0, 0), "
     "thread (63, 0, 0), kernels.py:18",
@@ -34,23 +28,22 @@ def test_a_finding_in_words_names_kernel_block_thread_and_line(tool):
     assert in_words(findings_in(recorded(f"{tool}.xml"))[0], HOME) == IN_WORDS[tool]
 
 
-def test_a_hazard_in_code_that_is_no_python_says_where_the_test_begins():
-    text = records("racecheck")[0].replace(
-        "<path>/project/kernels.py</path>\n          <line>", "<path>/tmp/k.cu</path><line>"
-    )
-    (found,) = findings_in(xml(text))
-    assert in_words(found, HOME).endswith(
-        "; read by thread (32, 0, 0), k.cu:25; block (0, 0, 0); test at test_it.py:7"
-    )
-
-
-def test_a_hazard_without_lines_names_both_threads_and_the_test():
-    (found,) = findings_in(
-        xml(records("racecheck")[0].replace("<line>", "<other>").replace("</line>", "</other>"))
-    )
+@pytest.mark.parametrize(
+    ("lines", "others", "places"),
+    [
+        ("<path>/project/kernels.py</path>\n          <line>", "<path>/tmp/k.cu</path><line>",
+         [", k.cu:24", ", k.cu:25"]),
+        ("line>", "other>", ["", ""]),
+    ],
+    ids=["no Python", "no lines"],
+)  # fmt: skip
+def test_a_hazard_outside_of_lines_of_python_names_both_threads_and_where_the_test_begins(
+    lines, others, places
+):
+    (found,) = findings_in(xml(records("racecheck")[0].replace(lines, others)))
     assert in_words(found, HOME) == (
-        "RAW hazard in races: write by thread (31, 0, 0); read by thread (32, 0, 0); block (0, 0, 0); "
-        "test at test_it.py:7"
+        "RAW hazard in races: write by thread (31, 0, 0){}; read by thread (32, 0, 0){}; block (0, 0, 0); "
+        "test at test_it.py:7".format(*places)
     )
 
 
