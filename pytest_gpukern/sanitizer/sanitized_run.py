@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import time
 from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
+from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.sessions import ChildRun
 from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.sanitizer import sessions
 from pytest_gpukern.sanitizer.finding import Home, Place
-from pytest_gpukern.sanitizer.judge import Judgement
+from pytest_gpukern.sanitizer.judge import Judgement, judge_folder
 from pytest_gpukern.sanitizer.self_check import why_not_believed
-from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
+from pytest_gpukern.sanitizer.tool import ToolMissingError, environment_under, find_tool
 from pytest_gpukern.session import stash
 from pytest_gpukern.session.controller import Controller
 from pytest_gpukern.session.item import FIXTURES, MARKER, case_of, place_of, replay
+from pytest_gpukern.values.atomic_file import TemporaryFolder
 
 
 class Sanitizer:
@@ -83,18 +87,7 @@ class Sanitizer:
         together = [nodeid for nodeid, judge in judges.items() if judge is None]
         alone = [nodeid for nodeid, judge in judges.items() if judge == tool]
         start_s, environment = time.monotonic(), stash.environment_of(self._config)
-        children, environ = environment.children, environment.gpu.for_children
-        if self._config.pluginmanager.hasplugin("benchmark"):  # its own loop would run thousands of calls
-            options = (*children.options, "--benchmark-disable")
-            children = dataclasses.replace(children, options=options)
-        say = functools.partial(stash.tell, self._config)
-        progress = telling_now_and_then(say, tool)
-
-        def run(nodeids: Sequence[str]) -> tuple[Judgement, ChildRun]:
-            whose = nodeids[0] if len(nodeids) == 1 else f"{len(nodeids)} tests in one process"
-            say(f"{tool}: {whose}")
-            return sessions.run_under(self._program, tool, nodeids, children, environ, progress)
-
+        run = functools.partial(self._session, tool)
         with environment.gpu.exclusive():
             doubt = why_not_believed(self._program, tool, environment.gpu.fingerprint) if items else None
         if doubt is not None:
@@ -108,6 +101,23 @@ class Sanitizer:
         why = sessions.why_nothing_was_checked(list(self._tests[tool].values()))
         if why is not None:
             self._controller.problems.append(f"{self._option}: {tool} checked nothing: {why}")
+
+    def _session(self, tool: str, nodeids: Sequence[str]) -> tuple[Judgement, ChildRun]:
+        """Runs tests in a fresh process under a tool; returns its judgement, and what became of each test."""
+        say = functools.partial(stash.tell, self._config)
+        say(f"{tool}: {nodeids[0] if len(nodeids) == 1 else f'{len(nodeids)} tests in one process'}")
+        environment = stash.environment_of(self._config)
+        children = environment.children
+        if self._config.pluginmanager.hasplugin("benchmark"):  # its own loop would run thousands of calls
+            children = dataclasses.replace(children, options=(*children.options, "--benchmark-disable"))
+        with TemporaryFolder("sanitizer") as folder:
+            request = ChildRequest(
+                tuple(nodeids),
+                environ={**environment.gpu.for_children, **environment_under(tool, os.environ)},
+                command_prefix=self._program.command(tool, Path(folder)),
+            )
+            ran = children.run(request, telling_now_and_then(say, tool))
+            return judge_folder(Path(folder), tool, ran.status, ran.problem), ran
 
     def _replay(self, item: pytest.Item) -> None:
         by_tool = {tool: tests[item.nodeid] for tool, tests in self._tests.items() if item.nodeid in tests}

@@ -1,39 +1,15 @@
-"""Runs tests in child sessions under a tool, finds the test that a finding is of, and says how each ends."""
+"""Finds the test that a tool's finding is of, by sessions of fewer tests, and says how each test ends."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from pytest_gpukern.processes.messages import ChildRequest
-from pytest_gpukern.processes.sessions import ChildRun, ChildSessions, Ending
+from pytest_gpukern.processes.sessions import ChildRun, Ending
 from pytest_gpukern.sanitizer.finding import Home, ToolFinding, in_words, python_line
-from pytest_gpukern.sanitizer.judge import Judgement, judge_folder
-from pytest_gpukern.sanitizer.tool import Tool, environment_under
-from pytest_gpukern.values.atomic_file import TemporaryFolder
-
-
-def run_under(
-    program: Tool,
-    tool: str,
-    nodeids: Sequence[str],
-    children: ChildSessions,
-    environ: Mapping[str, str],
-    progress: Callable[[int, int], None] | None = None,
-) -> tuple[Judgement, ChildRun]:
-    """Runs tests in one fresh process under the tool; returns its judgement, and what became of each test."""
-    with TemporaryFolder("sanitizer") as folder:
-        request = ChildRequest(
-            nodeids=tuple(nodeids),
-            environ={**environ, **environment_under(tool, os.environ)},
-            command_prefix=program.command(tool, Path(folder)),
-        )
-        ran = children.run(request, progress)
-        return judge_folder(Path(folder), tool, ran.status, ran.problem), ran
+from pytest_gpukern.sanitizer.judge import Judgement
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from pytest_gpukern.processes.process import TO_TEAR_DOWN_S, Gone, Process, last
 from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.session.collection import measured_case
 from pytest_gpukern.session.item import carried, context_of, may_use_gpu, tear_down, timeout_of
-from pytest_gpukern.session.stash import Assignment, captures, children_of, device_uuid, environment_of, tell
+from pytest_gpukern.session.stash import Assignment, children_of, device_uuid, environment_of, tell
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness, JsonDict
 from pytest_gpukern.values.untrusted_json import printable_lines
@@ -175,8 +175,9 @@ class Isolation:
         """Launches a process, which waits to be told what to collect."""
         of_worker = {name: value for name, value in os.environ.items() if name.startswith("PYTEST_XDIST_")}
         request = ChildRequest(environ={**of_worker, "PYTHONHASHSEED": self._hash_seed})
+        captures = self._config.getoption("capture", "no") != "no"  # -p no:capture takes the option away, too
         try:
-            self._process = self._children.start(request, shows_output=not captures(self._config))
+            self._process = self._children.start(request, shows_output=not captures)
         except OSError as error:  # no descriptors are left, or no space
             self._cannot_start = str(error)
             return

@@ -296,11 +296,6 @@ def device_uuid(config: pytest.Config) -> str | None:
     return None if device is None or device.is_simulated else device.uuid
 
 
-def captures(config: pytest.Config) -> bool:
-    """Returns whether pytest captures what tests print; `-p no:capture` takes the option away, too."""
-    return bool(config.getoption("capture", "no") != "no")
-
-
 def tell(config: pytest.Config, message: str) -> None:
     """Shows a line at once, despite pytest's capture."""
     child = config.stash.get(CHILD, None)

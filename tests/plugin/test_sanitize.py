@@ -167,16 +167,16 @@ def test_only_what_uses_the_gpu_is_looked_at_and_a_broken_variant_must_be_found_
 
 
 INTERRUPTED = """
-from pytest_gpukern.sanitizer import sanitized_run
+from pytest_gpukern.sanitizer.sanitized_run import Sanitizer
 
-run_under = sanitized_run.sessions.run_under
+session = Sanitizer._session
 
-def interrupted(program, tool, nodeids, *more):
+def interrupted(self, tool, nodeids):
     if "racing" in nodeids[0]:
         raise KeyboardInterrupt
-    return run_under(program, tool, nodeids, *more)
+    return session(self, tool, nodeids)
 
-sanitized_run.sessions.run_under = interrupted
+Sanitizer._session = interrupted
 """
 
 
