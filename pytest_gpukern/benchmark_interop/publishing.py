@@ -11,8 +11,8 @@ import pytest
 from pytest_gpukern.benchmark_interop import pytest_benchmark as interop
 from pytest_gpukern.report import units
 from pytest_gpukern.report.csv_table import facts_of
-from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.rows import ResultRow
+from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.values.result import Correctness, JsonDict, Measurement, Result
 from pytest_gpukern.values.stored import plain
 
@@ -34,7 +34,7 @@ _ASK_FOR_ALL = tuple(
 """Beginnings of the options by which somebody asks for pytest-benchmark's table, or what comes with it."""
 
 
-def write(report: RunReport, config: pytest.Config) -> None:
+def write(report: RunResults, config: pytest.Config) -> None:
     """Appends every valid measurement to pytest-benchmark's session, if that saves, compares or shows them.
 
     To be called on the controller before that plugin's `pytest_sessionfinish`. It has no way to mark what is

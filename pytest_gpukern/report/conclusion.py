@@ -22,7 +22,6 @@ from pytest_gpukern.findings.regressions import TELLING_ULP
 from pytest_gpukern.findings.trend import Trend, days_of, points_of, since_when
 from pytest_gpukern.gpu.fingerprint import commits_touching
 from pytest_gpukern.report import units
-from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.recorded import trends
 from pytest_gpukern.report.records import accept, repeat
 from pytest_gpukern.report.rows import OTHER_CARD, ceiling_shares, doubt_about
@@ -261,10 +260,9 @@ def _judged_in_words(run: RunResults) -> Iterator[str]:
         elif run.nothing_recorded:
             why = "nothing was on record"
         yield f"{judged} of {units.counted(run.verdicts.total(), 'time')} judged{found}: {why}"
-    to_time = run.measured or (isinstance(run, RunReport) and run.settings.benchmark)
     on_a_gpu = any(of.measurements and of.case.on_gpu and not of.simulated for of in run.results)
     lacks_one = any(of.simulated for of in run.results) or any(skip.kind == NO_GPU for skip in run.skips)
-    if to_time and lacks_one and not on_a_gpu:
+    if run.benchmarks and lacks_one and not on_a_gpu:
         yield "only the host was timed: no GPU" if run.measured else "nothing was timed: no GPU"
 
 

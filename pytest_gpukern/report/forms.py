@@ -5,44 +5,15 @@ from __future__ import annotations
 import dataclasses
 import os
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from pytest_gpukern.baseline.merge import WriteReport
-from pytest_gpukern.baseline.store import ToPrune
 from pytest_gpukern.report.run import EmptyReportError, RunResults
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.form_table import FORMS, suffix_of
-from pytest_gpukern.values.result import JsonDict
-from pytest_gpukern.values.settings import Settings
 from pytest_gpukern.values.untrusted_json import FileError
-
-
-@dataclass(frozen=True)
-class RunReport(RunResults):
-    """Holds what a run found out, and what only the process knows that ran it.
-
-    Attributes:
-        places: test → file and line of its variant, or of the test itself.
-        entries: test → what pytest-benchmark's entry of it needs: the `group` of its marker, its `params`.
-        listed: test → how pytest-benchmark lists it, of tests that used that plugin's fixture.
-        shortened: why fewer sessions were recorded than asked for → cases.
-        stale: recorded cases that no longer exist, by file.
-        shaping: the run's options without which other cases would be recorded, or elsewhere.
-    """
-
-    settings: Settings = field(default_factory=Settings)
-    places: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    entries: Mapping[str, JsonDict] = field(default_factory=dict)
-    listed: Mapping[str, JsonDict] = field(default_factory=dict)
-    baselines: WriteReport | None = None
-    shortened: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    stale: Sequence[ToPrune] = ()
-    shaping: tuple[str, ...] = ()
-    files: tuple[Path, ...] = ()
 
 
 def file_content(path: Path, runs: Sequence[RunResults]) -> str | bytes:
@@ -56,7 +27,7 @@ def file_content(path: Path, runs: Sequence[RunResults]) -> str | bytes:
     return make(runs if form.several else runs[0])
 
 
-def write_forms(report: RunReport, config: pytest.Config, *, in_summary: bool = False) -> RunReport:
+def write_forms(report: RunResults, config: pytest.Config, *, in_summary: bool = False) -> RunResults:
     """Makes the forms that apply, and returns the report with its files, and with what went wrong."""
     for path in () if in_summary else report.settings.reports:
         try:
@@ -75,7 +46,7 @@ def write_forms(report: RunReport, config: pytest.Config, *, in_summary: bool = 
     return report
 
 
-def _write_file(report: RunReport, path: Path) -> None:
+def _write_file(report: RunResults, path: Path) -> None:
     """Writes a file; one that has nothing to hold, too, or it would still tell of an earlier run."""
     try:
         content = file_content(path, [report])

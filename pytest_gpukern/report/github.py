@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from pytest_gpukern.report.conclusion import cards
-from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.markdown import summary
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.values.untrusted_json import FileError, bounded, printable
@@ -22,7 +21,7 @@ _MOST_ANNOTATIONS = 10
 _LONGEST_TITLE, _LONGEST_MESSAGE = 200, 2000
 
 
-def write(report: RunReport, config: pytest.Config) -> None:
+def write(report: RunResults, config: pytest.Config) -> None:
     """Prints annotations, and appends a summary to the file that GitHub names.
 
     Raises:

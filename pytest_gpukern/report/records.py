@@ -14,7 +14,6 @@ from pytest_gpukern.baseline.store import ToPrune
 from pytest_gpukern.measure.host_load import BUSY_HOST, others_share
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.report import units
-from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.run import BASELINE, CODE_ON_RECORD, Advice, RunResults
 from pytest_gpukern.values.failure_table import BY_DEFAULT, FAILURES, KIND_OF_FINDING
 from pytest_gpukern.values.grouping import grouped
@@ -31,7 +30,7 @@ SHOWN = 3
 _MOST_ACCEPTED = 10
 
 
-def record_lines(report: RunReport, config: pytest.Config) -> list[str | Advice]:
+def record_lines(report: RunResults, config: pytest.Config) -> list[str | Advice]:
     """Says what was written, how to record and accept, what was not recorded, is stale or was unpoisoned."""
     settings, results = report.settings, report.results
     lines: list[str | Advice] = []
@@ -50,7 +49,7 @@ def record_lines(report: RunReport, config: pytest.Config) -> list[str | Advice]
     return [line for line in lines if line]
 
 
-def _no_folder(report: RunReport, config: pytest.Config) -> str:
+def _no_folder(report: RunResults, config: pytest.Config) -> str:
     """Says that a folder of baselines is missing, where the run was given that, or to compare with it."""
     folder, (_, given, ini) = report.settings.baseline_dir, values_of(config)
     folders = [] if folder is None else [folder]
@@ -60,7 +59,7 @@ def _no_folder(report: RunReport, config: pytest.Config) -> str:
     return f"nothing to compare with: there is no folder {missing}" if missing else ""
 
 
-def _to_create(report: RunReport, config: pytest.Config) -> str | Advice:
+def _to_create(report: RunResults, config: pytest.Config) -> str | Advice:
     """Returns the command that records what is new, else that there is no folder to compare with."""
     new, missing = _judged_as(VerdictKind.NEW, report.results), _no_folder(report, config)
     if not new:
@@ -78,7 +77,7 @@ def _to_create(report: RunReport, config: pytest.Config) -> str | Advice:
     return Advice(label, shlex.join(command))
 
 
-def _new_in_words(report: RunReport, new: Sequence[Result]) -> str:
+def _new_in_words(report: RunResults, new: Sequence[Result]) -> str:
     if report.nothing_recorded:
         return "nothing is on record yet"
     kinds = [[verdict.kind for verdict in result.verdicts.values()] for result in new]
@@ -89,7 +88,7 @@ def _new_in_words(report: RunReport, new: Sequence[Result]) -> str:
     return f"{times} of {units.counted(len(new), 'case')}, of which {partly} have another on record"
 
 
-def _to_accept(report: RunReport, config: pytest.Config) -> str | Advice:
+def _to_accept(report: RunResults, config: pytest.Config) -> str | Advice:
     """Returns the command that accepts what became slower where no failure says it, or nothing.
 
     Each failed test has its own command; of many we show how one accepts them together.
@@ -115,17 +114,16 @@ def accept(run: RunResults, slower: Sequence[Result]) -> str:
         return ""
     if any(result.code for result in slower):
         return shlex.join(_update(run, slower))
-    report = run if isinstance(run, RunReport) else None
-    written, folder = (report.settings.run_file, report.settings.baseline_dir) if report else (None, None)
+    written, folder = run.settings.run_file, run.settings.baseline_dir
     file = os.path.relpath(written) if written is not None else run.name
     if not file:
-        return shlex.join(_update(report, slower)) if report is not None else ""
+        return shlex.join(_update(run, slower))
     cases = ["CASE…"] if len(slower) > SHOWN else [result.case.id for result in slower]
     into = ["--into", os.path.relpath(folder)] if folder is not None else []
     return shlex.join(["gpukern", "baseline", "merge", file, *into, "--accept", *cases, "--reason", "TEXT"])
 
 
-def _to_keep(report: RunReport) -> str | Advice:
+def _to_keep(report: RunResults) -> str | Advice:
     """Returns the command that records what became faster, so that its loss is seen, or nothing."""
     faster = [result for result in _judged_as(VerdictKind.FASTER, report.results) if result.case.on_gpu]
     command = shlex.join(_update(report, faster))
@@ -156,9 +154,8 @@ def _update(run: RunResults, results: Sequence[Result]) -> list[str]:
     tests = [result.nodeid for result in results]
     what = _compiled(results) or ["--gpu-benchmark"]
     update = [*what, "--gpukern-baseline=update", "--gpukern-reason=TEXT"]
-    shaping = run.shaping if isinstance(run, RunReport) else ()
     which = _selecting(tests, results if any(result.code for result in results) else (), "TEST…")
-    return ["pytest", *which, *update, *shaping]
+    return ["pytest", *which, *update, *run.shaping]
 
 
 def _selecting(tests: Sequence[str], results: Iterable[Result], otherwise: str) -> list[str]:
@@ -187,11 +184,9 @@ def repeat(run: RunResults, tests: Sequence[str], results: Sequence[Result | Non
     simulated = any(result.simulated for result in known)
     seeds = {result.seed for result in known if result.seed is not None}
     which = _selecting(tests, known if len(known) == len(results) else (), "--lf")
-    settings = run.settings if isinstance(run, RunReport) else None
-    measures = run.measured or (settings is not None and settings.benchmark)  # also where all are wrong
-    how = ["--gpu-benchmark"] if measures and not simulated else []
+    how = ["--gpu-benchmark"] if run.benchmarks and not simulated else []
     how += ["--gpukern-simulator=always"] if simulated else []
-    code = [f"--gpukern-code={','.join(settings.code)}"] if settings and settings.code else []
+    code = [f"--gpukern-code={','.join(run.settings.code)}"] if run.settings.code else []
     code = _compiled(known) or code
     how += code
     how += [f"--gpukern-against={run.base}"] if run.base and (code or "--gpu-benchmark" in how) else []

@@ -8,14 +8,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import NamedTuple
 
+from pytest_gpukern.baseline.merge import WriteReport
 from pytest_gpukern.baseline.record import Record
+from pytest_gpukern.baseline.store import ToPrune
 from pytest_gpukern.findings.common_shift import Shift
 from pytest_gpukern.package import __version__
 from pytest_gpukern.report.rows import ResultRow, rows_of
 from pytest_gpukern.values.fingerprint import Fingerprint
-from pytest_gpukern.values.result import GateFailure, Result
+from pytest_gpukern.values.result import GateFailure, JsonDict, Result
+from pytest_gpukern.values.settings import Settings
 from pytest_gpukern.values.stored import Stored
 from pytest_gpukern.values.verdict_table import VerdictKind
 
@@ -92,6 +96,14 @@ class RunResults:
         name: that of the file that it was read from; empty for a run that has just ended.
         record_of: what baselines hold, as `vector_exp on nvidia-h200`, where these are told of and nothing
             ran; else empty.
+
+    Only the process that ran it knows the others, which no file holds:
+        places: test → file and line of its variant, or of the test itself.
+        entries: test → what pytest-benchmark's entry of it needs: the `group` of its marker, its `params`.
+        listed: test → how pytest-benchmark lists it, of tests that used that plugin's fixture.
+        shortened: why fewer sessions were recorded than asked for → cases.
+        stale: recorded cases that no longer exist, by file.
+        shaping: the run's options without which other cases would be recorded, or elsewhere.
     """
 
     results: Sequence[Result] = ()
@@ -112,6 +124,15 @@ class RunResults:
     version: str = __version__
     name: str = field(default="", compare=False)
     record_of: str = ""
+    settings: Settings = field(default_factory=Settings)
+    places: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    entries: Mapping[str, JsonDict] = field(default_factory=dict)
+    listed: Mapping[str, JsonDict] = field(default_factory=dict)
+    baselines: WriteReport | None = None
+    shortened: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    stale: Sequence[ToPrune] = ()
+    shaping: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
 
     @property
     def ran(self) -> bool:
@@ -123,6 +144,11 @@ class RunResults:
         """Short commit that it is compared with, as `--gpukern-against` takes it; empty for no revision."""
         named = re.fullmatch(f"{AGAINST}([0-9a-f]{{4,40}})", self.compared_with)
         return named[1] if named else ""
+
+    @property
+    def benchmarks(self) -> bool:
+        """Whether it was to time, also where nothing came to be timed."""
+        return self.measured or self.settings.benchmark
 
     @functools.cached_property
     def measured(self) -> bool:

@@ -12,7 +12,6 @@ import pytest
 from pytest_gpukern.report import units
 from pytest_gpukern.report.conclusion import Card, cards, context, headline, others
 from pytest_gpukern.report.details import checks, device_work, observed_lines
-from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.layout import Column, Line, hint_at, table, wrapped
 from pytest_gpukern.report.records import some_of
 from pytest_gpukern.report.rows import COLUMNS, ResultRow, Timing, markup_of
@@ -50,7 +49,7 @@ _BOLD = {"bold": True}
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def write(report: RunReport, config: pytest.Config) -> None:
+def write(report: RunResults, config: pytest.Config) -> None:
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     wrote = [f"wrote {path}" for path in report.files]
     report = dataclasses.replace(report, closing=(*wrote, *report.closing))

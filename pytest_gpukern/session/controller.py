@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.baseline.record import Record
     from pytest_gpukern.baseline.store import KnownCases, ToPrune
     from pytest_gpukern.findings.common_shift import Shift
-    from pytest_gpukern.report.forms import RunReport
-    from pytest_gpukern.report.run import Failure, Skip
+    from pytest_gpukern.report.run import Failure, RunResults, Skip
     from pytest_gpukern.run.extra_sessions import ExtraSessions
     from pytest_gpukern.values.fingerprint import Fingerprint
     from pytest_gpukern.values.result import JsonDict, Result
@@ -248,8 +247,8 @@ class Controller:
         if report.failed:
             self._note_failure(report, carried.get("gate_failures") or ())
         if self._config.getoption("xmlpath", None):
-            from pytest_gpukern.report.forms import RunReport
             from pytest_gpukern.report.junit import properties
+            from pytest_gpukern.report.run import RunResults
 
             test = report.nodeid
             failures = {test: self._failures[test]} if test in self._failures else {}
@@ -258,7 +257,7 @@ class Controller:
             with contextlib.suppress(FileError):  # reported elsewhere
                 if failures and settings.benchmark and (recorded := self._recorded(self._results[test])):
                     history[test] = recorded.for_report()
-            of_test = RunReport(
+            of_test = RunResults(
                 [self._results[test]],
                 {test: self._sessions[test]},
                 failures=failures,
@@ -385,9 +384,9 @@ class Controller:
         report = write_forms(self._report(), self._config, in_summary=in_summary)
         self._files, self.problems = report.files, list(report.problems)
 
-    def _report(self) -> RunReport:
-        from pytest_gpukern.report.forms import RunReport
+    def _report(self) -> RunResults:
         from pytest_gpukern.report.records import record_lines, shaping_options
+        from pytest_gpukern.report.run import RunResults
         from pytest_gpukern.report.summary import REST
 
         add_to(self._spent_s, ACCOUNT.lap())
@@ -395,7 +394,7 @@ class Controller:
         settings, workers = settings_of(self._config), workers_of(self._config)
         if workers is not None and workers.count > 1:  # some may be idle
             spent_s[REST] = max(0.0, workers.count * duration_s - sum(spent_s.values()))
-        report = RunReport(
+        report = RunResults(
             results=self.results,
             settings=settings,
             sessions={nodeid: self._sessions[nodeid] for nodeid in self._results},

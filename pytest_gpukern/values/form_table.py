@@ -15,10 +15,9 @@ class ReportForm(NamedTuple):
     Attributes:
         function: `module:name`, imported only where the form is made. That of a file returns the content for
             `RunResults`, or for a list of them if `several`, and may raise `run.EmptyReportError`. That of
-            another form is given a `RunReport` and pytest's configuration; it raises `FileError` if it cannot
-            write.
+            another form is given them and pytest's configuration; it raises `FileError` if it cannot write.
         several: whether one file may hold several runs, and baselines.
-        fields: of the `RunReport`; the form is made where one of them holds something.
+        fields: of the `RunResults`; the form is made where one of them holds something.
         variables: of the environment; one of them must be set, if there are any.
         in_summary: it is part of pytest's summary, which is made after all others and tells of them.
     """

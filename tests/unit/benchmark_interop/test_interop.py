@@ -16,7 +16,7 @@ import json, pathlib, pytest
 from pytest_gpukern.benchmark_interop.pytest_benchmark import counted_as_benchmarks
 from pytest_gpukern.benchmark_interop.pytest_benchmark import machine_info as describe
 from pytest_gpukern.benchmark_interop.publishing import write
-from pytest_gpukern.report.forms import RunReport
+from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import Result
 from pytest_gpukern.values.untrusted_json import built
@@ -51,7 +51,7 @@ def pytest_sessionfinish(session):
     params = {r.nodeid: r.case.point | r.case.parameters for r in results}
     entries = {test: {"group": groups[test], "params": params[test]} for test in groups}
     if not hasattr(session.config, "workerinput"):
-        write(RunReport(results, entries=entries), session.config)
+        write(RunResults(results, entries=entries), session.config)
     return (yield)
 
 @pytest.hookimpl(optionalhook=True)

@@ -11,8 +11,8 @@ from made_up_results import result
 from made_up_runs import write_run_file
 
 from pytest_gpukern.cli import main as cli
-from pytest_gpukern.report.forms import RunReport, write_forms
-from pytest_gpukern.report.run import EmptyReportError, Skip
+from pytest_gpukern.report.forms import write_forms
+from pytest_gpukern.report.run import EmptyReportError, RunResults, Skip
 from pytest_gpukern.values.form_table import FORMS, ReportForm, suffix_of
 from pytest_gpukern.values.settings import Settings
 from pytest_gpukern.values.untrusted_json import FileError
@@ -44,10 +44,10 @@ def forms(monkeypatch):
 
 def test_a_form_of_a_file_is_a_function_and_a_row_and_the_command_has_it_too(forms, tmp_path):
     path = tmp_path / "new" / "run.lines"
-    done = write_forms(RunReport(RESULTS, settings=Settings(reports=(path,))), None)
+    done = write_forms(RunResults(RESULTS, settings=Settings(reports=(path,))), None)
     assert path.read_text().startswith("vector")
     assert (done.files, done.problems) == ((path,), ())
-    write_run_file(tmp_path / "run.json", RunReport(RESULTS))
+    write_run_file(tmp_path / "run.json", RunResults(RESULTS))
     assert cli.main(["report", str(tmp_path / "run.json"), "-o", str(tmp_path / "run.lines")]) == 0
     assert (tmp_path / "run.lines").read_text() == path.read_text()
 
@@ -55,7 +55,7 @@ def test_a_form_of_a_file_is_a_function_and_a_row_and_the_command_has_it_too(for
 def test_a_file_that_cannot_be_written_is_a_problem_and_the_others_are_made(forms, tmp_path):
     (tmp_path / "file").write_text("")
     bad, good = tmp_path / "file" / "run.lines", tmp_path / "run.lines"
-    done = write_forms(RunReport(RESULTS, settings=Settings(reports=(bad, good))), None)
+    done = write_forms(RunResults(RESULTS, settings=Settings(reports=(bad, good))), None)
     assert done.files == (good,)
     (problem,) = done.problems
     assert problem.startswith(f"{bad}: cannot be written")
@@ -67,18 +67,18 @@ def test_another_form_is_made_where_one_of_its_fields_holds_something_and_else_n
     monkeypatch.setitem(FORMS, "own", ReportForm("own_forms:write", fields=skips))
     monkeypatch.setitem(FORMS, "other", ReportForm("no_such_module:write", fields=("results",)))
     monkeypatch.setitem(FORMS, "named", ReportForm("no_such_module:write", fields=skips, **named))
-    write_forms(RunReport(rejected=["x"]), "config")
+    write_forms(RunResults(rejected=["x"]), "config")
     assert forms.seen == []
-    report = RunReport(skips=[Skip("x", "no GPU")])
+    report = RunResults(skips=[Skip("x", "no GPU")])
     assert write_forms(report, "config") == report
     assert forms.seen == [(report, "config")]
 
 
 def test_the_summary_is_made_after_all_other_forms(forms, monkeypatch):
     monkeypatch.setitem(FORMS, "own", ReportForm("own_forms:write", fields=("results",), in_summary=True))
-    write_forms(RunReport(RESULTS), None)
+    write_forms(RunResults(RESULTS), None)
     assert forms.seen == []
-    write_forms(RunReport(RESULTS), None, in_summary=True)
+    write_forms(RunResults(RESULTS), None, in_summary=True)
     assert len(forms.seen) == 1
 
 
@@ -88,7 +88,7 @@ def test_a_form_that_fails_is_a_problem(forms, monkeypatch):
 
     monkeypatch.setattr(forms, "write", write)
     monkeypatch.setitem(FORMS, "own", ReportForm("own_forms:write", fields=("results",)))
-    (problem,) = write_forms(RunReport(RESULTS), None).problems
+    (problem,) = write_forms(RunResults(RESULTS), None).problems
     assert "r.xml" in problem
 
 
