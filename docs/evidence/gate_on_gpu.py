@@ -278,10 +278,7 @@ class Replay:
         return screened, confirm(screened, fresh, basis)
 
     def _session_time(self, case: str, number: int) -> SessionTime:
-        measured = self._measured(case, number, recorded=True)
-        summary = measured.summary
-        times = summary.median_ns, summary.low_ns, summary.high_ns
-        return SessionTime(summary.n, *times, key=measured.key, conditions=self._conditions)
+        return SessionTime(self._measured(case, number, recorded=True), self._conditions)
 
     def _measured(self, case: str, number: int, *, recorded: bool = False) -> Measurement:
         reading = self.readings[case, number]

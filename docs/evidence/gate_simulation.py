@@ -277,10 +277,7 @@ def _run_of_gate(samples: Any, recorded: int, change: float, threshold: float, o
     """
     times = _centres(samples)
     record = [
-        [
-            SessionTime(_SAMPLES, *times[s][c], key=_KEY, conditions=_HERE, opening=s < opening)
-            for s in range(recorded)
-        ]
+        [SessionTime(_measurement(times[s][c], 1.0), _HERE, opening=s < opening) for s in range(recorded)]
         for c in range(samples.shape[1])
     ]
     shared = shared_spread(record).get(spread_key(_KEY))

@@ -122,14 +122,6 @@ def _quantiles(samples_ns: Sequence[float]) -> tuple[float, float, float, float,
     return q05, q25, q50, q75, q95
 
 
-def time_of(measured: Measurement) -> SessionTime:
-    """Returns a new time as its record would have it, for what compares nothing but times."""
-    timed = trimmed_time(measured)
-    summary = timed.summary
-    known = (summary.n, summary.median_ns, summary.low_ns, summary.high_ns)
-    return SessionTime(*known, timed.quantiles_ns, timed.mean_ns)
-
-
 def _rounded_error(error: OutputError) -> OutputError:
     return structs.replace(
         error, max_abs=finite(error.max_abs), max_rel=finite(error.max_rel), max_ulp=finite(error.max_ulp)

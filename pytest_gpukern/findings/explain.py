@@ -196,7 +196,7 @@ def sm_clock_change(deciding: Sequence[Measurement], past: Sequence[SessionTime]
     own = [clock.sm_mhz for clock in clocks if clock.sm_mhz]
     ranges = [(clock.sm_mhz_high or 0.0) - (clock.sm_mhz_low or 0.0) for clock in clocks]
     spread = max([*ranges, *(max(own) - mhz for mhz in own)])
-    return _clock_change(own, [time.sm_mhz for time in past], spread)
+    return _clock_change(own, [DeviceClocks.of(time.measurement).sm_mhz for time in past], spread)
 
 
 def _clock_changes(
@@ -205,7 +205,7 @@ def _clock_changes(
     """Returns clocks that moved, and whether the multiprocessors' explains the time of a kernel."""
     first, sm = deciding[0], sm_clock_change(deciding, past)
     memory_mhz = [mhz for measurement in deciding if (mhz := DeviceClocks.of(measurement).memory_mhz)]
-    memory = _clock_change(memory_mhz, [time.memory_mhz for time in past])
+    memory = _clock_change(memory_mhz, [DeviceClocks.of(time.measurement).memory_mhz for time in past])
     cycles = None
     on_device = first.scope == "kernel" and timer_row(first.timer).device_timed
     if sm and on_device and verdict.ratio and is_about(verdict.ratio, deciding, past):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import structs
 
-from pytest_gpukern.baseline.record import as_recorded, time_of
+from pytest_gpukern.baseline.record import as_recorded, trimmed_time
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.measure.statistics import student_t
@@ -192,13 +192,14 @@ def slow_calls(deciding: Sequence[Measurement], past: Sequence[SessionTime]) -> 
     key = deciding[0].key
     if any(ns is None or not math.isfinite(ns) for measurement in deciding for ns in measurement.samples_ns):
         return ()
-    new = [time_of(measurement) for measurement in deciding if measurement.samples_ns]
+    new = [trimmed_time(measurement) for measurement in deciding if measurement.samples_ns]
+    old = [time.measurement for time in past]
     grown = []
     for name, figure in (
         ("mean", lambda time: time.mean_ns),
         ("95th percentile", lambda time: (time.quantiles_ns or (None,))[-1]),
     ):
-        now, before = _above_median(new, figure), _above_median(past, figure)
+        now, before = _above_median(new, figure), _above_median(old, figure)
         if len(now) < len(deciding) or len(before) < FEWEST:
             continue
         usual, usual_now = statistics.fmean(before), statistics.fmean(now)
@@ -211,9 +212,10 @@ def slow_calls(deciding: Sequence[Measurement], past: Sequence[SessionTime]) -> 
     return (Finding(TAIL, f"{key}: the median is no slower, but {', '.join(grown)}"),) if grown else ()
 
 
-def _above_median(times: Iterable[SessionTime], figure: Callable[[SessionTime], float | None]) -> list[float]:
+def _above_median(times: Iterable[Measurement], figure: Callable[[Measurement], float | None]) -> list[float]:
     """Returns the log of a figure relative to the median, of each session that tells it of enough samples."""
-    known = [(figure(time), time.median_ns) for time in times if time.n >= _FEWEST_SAMPLES]
+    enough = [time for time in times if time.summary.n >= _FEWEST_SAMPLES]
+    known = [(figure(time), time.summary.median_ns) for time in enough]
     return [math.log(value) - math.log(median) for value, median in known if value]
 
 

@@ -211,7 +211,7 @@ def change_since(
         pooled = (spread.dof * spread.variance + own * sample_variance(new)) / (spread.dof + own)
         spread = dataclasses.replace(spread, variance=pooled, dof=spread.dof + own)
     noise = statistics.fmean(_within(timed.summary) for timed in fresh)
-    recorded_noise = statistics.fmean(_within(session) for session in sessions)
+    recorded_noise = statistics.fmean(_within(session.measurement.summary) for session in sessions)
     of_case, of_all = _of_devices(cards, device, timer, shared, floor)
     return Change(
         delta=statistics.fmean(new) - statistics.fmean(logs),
@@ -308,10 +308,10 @@ def _floor(fresh: Sequence[Measurement], shortest_ns: float = math.inf) -> float
     return max(jitter, ROUNDING) ** 2
 
 
-def _within(known: Summary | SessionTime) -> float:
+def _within(summary: Summary) -> float:
     """Returns the relative variance of a session's median, from its 95 % interval."""
-    half = (known.high_ns - known.low_ns) / 2
-    return min(half / _SIGMAS_IN_95 / known.median_ns, KNOWS_NOTHING) ** 2
+    half = (summary.high_ns - summary.low_ns) / 2
+    return min(half / _SIGMAS_IN_95 / summary.median_ns, KNOWS_NOTHING) ** 2
 
 
 def _of_devices(

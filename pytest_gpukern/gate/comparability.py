@@ -8,7 +8,6 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import UNKNOWN_CHOICE, CaseInfo, Choice, Measurement, Result
@@ -36,15 +35,10 @@ Text = Annotated[str, Meta(min_length=1)]
 
 
 class SessionTime(Struct, frozen=True, gc=False):
-    """Holds a time of a recorded session as the gate and findings compare it; times in nanoseconds.
+    """Holds a time of a recorded session as the gate and findings compare it.
 
     Attributes:
-        low_ns: lower bound of its 95 % interval within the session.
-        high_ns: upper bound.
-        quantiles_ns: 5, 25, 50, 75 and 95 % of the samples.
-        sm_mhz: clock of the multiprocessors during the samples.
-        memory_mhz: clock of the memory.
-        key: `scope/timer/cache` of the measurement.
+        measurement: the time, as its record has it.
         device: UUID of the device; None for the host's processor, or where it is not known.
         opening: whether its epoch was opened with this session; else it was appended.
         choice: what an autotuner or a library chose in it.
@@ -52,15 +46,7 @@ class SessionTime(Struct, frozen=True, gc=False):
         session: all that the record holds of its session.
     """
 
-    n: int
-    median_ns: float
-    low_ns: float
-    high_ns: float
-    quantiles_ns: tuple[float, ...] | None = None
-    mean_ns: float | None = None
-    sm_mhz: float | None = None
-    memory_mhz: float | None = None
-    key: str = ""
+    measurement: Measurement
     conditions: Conditions = _UNKNOWN
     device: str | None = None
     opening: bool = False
@@ -73,26 +59,20 @@ class SessionTime(Struct, frozen=True, gc=False):
         cls, result: Result, timed: Measurement, *, device_model: str, opening: bool = False, epoch: int = 0
     ) -> SessionTime:
         """Returns a time of a recorded session; `device_model` is of the record that holds it."""
-        clocks = DeviceClocks.of(timed)
+        conditions = Conditions(result.case.problem_version, device_model)
         # A host variant's session names the machine's GPU too, which does not affect its time.
         on_device = result.fingerprint.device_model_key == device_model
-        return cls(
-            timed.summary.n,
-            timed.summary.median_ns,
-            timed.summary.low_ns,
-            timed.summary.high_ns,
-            timed.quantiles_ns,
-            timed.mean_ns,
-            clocks.sm_mhz,
-            clocks.memory_mhz,
-            timed.key,
-            Conditions(result.case.problem_version, device_model),
-            result.fingerprint.device_uuid if on_device else None,
-            opening,
-            Choice.of(result.autotuned, result.kernels),
-            epoch,
-            result,
-        )
+        device = result.fingerprint.device_uuid if on_device else None
+        choice = Choice.of(result.autotuned, result.kernels)
+        return cls(timed, conditions, device, opening, choice, epoch, result)
+
+    @property
+    def key(self) -> str:
+        return self.measurement.key
+
+    @property
+    def median_ns(self) -> float:
+        return self.measurement.summary.median_ns
 
 
 def of_one_choice(sessions: Sequence[SessionTime], choice: Choice, enough: int) -> Sequence[SessionTime]:

@@ -72,7 +72,7 @@ _FEWEST_BINNED = 20
 """Of fewer samples bins say nothing."""
 _LARGEST = 1e30
 """Numbers from here on, which only a damaged file has, are left out: the axes of a plot would have no end."""
-_TIMES = operator.attrgetter("median_ns", "low_ns", "high_ns")
+_TIMES = operator.attrgetter("summary.median_ns", "summary.low_ns", "summary.high_ns")
 _COLUMNS = ("time", "uncertainty", "rate", "speedup", "error")
 """Of the terminal's table; the page has the others in its own way."""
 _TAIL = 5.0
@@ -344,13 +344,18 @@ class _RunData:
         """
         recorded, key = self.run.history.get(result.nodeid), measurement.key
         sessions: list[tuple[Any, ...]] = [
-            (self._moment(time.session.recorded), self._card(time.device), time.epoch, *_TIMES(time))
+            (
+                self._moment(time.session.recorded),
+                self._card(time.device),
+                time.epoch,
+                *_TIMES(time.measurement),
+            )
             for time in (recorded.times(key) if recorded else ())
         ]
         for session in (result, *self.run.sessions_of(result)):
             card = self._card(session.fingerprint.device_uuid if result.case.on_gpu else None)
             sessions += [
-                (self._moment(self.run.created), card, session.role.value, *_TIMES(other.summary))
+                (self._moment(self.run.created), card, session.role.value, *_TIMES(other))
                 for other in session.measurements
                 if other.key == key and other.invalid is None
             ]

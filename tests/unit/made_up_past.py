@@ -41,8 +41,7 @@ def session(
     ns = 50_000.0 * scale
     known = {
         "quantiles_ns": (ns,) * 5,
-        "sm_mhz": sm_mhz,
-        "memory_mhz": memory_mhz,
+        "observations": {"clocks": {"sm_mhz": sm_mhz, "memory_mhz": memory_mhz}},
         "fingerprint": fingerprint,
         "kernels": kernels or (kernel(),),
         "errors": {"y": structs.replace(accuracy(), bits=bits)},

@@ -27,10 +27,12 @@ def measured(median_ns=BASE_NS, half=0.0, key="kernel/event/cold", **changes):
 
 def recorded(median_ns=BASE_NS, half=0.0, key="kernel/event/cold", conditions=HERE, **changes):
     """A time on record; fields of its session's result may be given, too."""
-    ends = median_ns * (1 - half), median_ns * (1 + half)
+    summary = Summary(median_ns, median_ns * (1 - half), median_ns * (1 + half), 100)
+    of_time = {name: changes.pop(name) for name in ("quantiles_ns", "observations") if name in changes}
     known = {name: changes.pop(name) for name in Result.__struct_fields__ if name in changes}
     session = made_up.result(**{"errors": {}, "fingerprint": Fingerprint(), **known})
-    return SessionTime(100, median_ns, *ends, key=key, conditions=conditions, session=session, **changes)
+    timed = Measurement(*key.split("/"), 1, summary, **of_time)
+    return SessionTime(timed, conditions, session=session, **changes)
 
 
 def record_of(times, epochs=(("2026-11-01T00:00:00Z", None),), device_model="nvidia-h200"):
@@ -50,10 +52,7 @@ def record_of(times, epochs=(("2026-11-01T00:00:00Z", None),), device_model="nvi
 def _session(case, name, timed, device_model):
     _, time = timed[0]
     card = Fingerprint(device_uuid=time.device, device_model_key=device_model if time.device else None)
-    measurements = tuple(
-        Measurement(*key.split("/"), 1, Summary(of.median_ns, of.low_ns, of.high_ns, of.n))
-        for key, of in timed
-    )
+    measurements = tuple(Measurement(*key.split("/"), 1, of.measurement.summary) for key, of in timed)
     changes = {"fingerprint": card, "measurements": measurements, "session": name}
     return structs.replace(time.session, case=case, nodeid=case.id, **changes)
 

@@ -9,7 +9,7 @@ import pytest
 from made_up_past import KEY, accuracy, facts, kernel, past, session
 from msgspec import structs
 
-from pytest_gpukern.baseline.record import as_recorded, time_of
+from pytest_gpukern.baseline.record import as_recorded, trimmed_time
 from pytest_gpukern.findings.regressions import (
     grown_errors,
     grown_resources,
@@ -19,6 +19,7 @@ from pytest_gpukern.findings.regressions import (
     resource_changes,
     slow_calls,
 )
+from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.values.difference import Difference
 from pytest_gpukern.values.result import Finding, Measurement, OutputError, Summary
 
@@ -172,8 +173,8 @@ def timed(samples):
 
 def slow(samples, *recorded, older=False):
     """Texts about new samples, by sessions of recorded ones; those of an older release have no mean."""
-    times = [time_of(timed(each)) for each in recorded]
-    times = [structs.replace(time, mean_ns=None) for time in times] if older else times
+    kept = [trimmed_time(timed(each)) for each in recorded]
+    times = [SessionTime(structs.replace(time, mean_ns=None) if older else time) for time in kept]
     grown = slow_calls([timed(each) for each in samples], times)
     assert all(finding.kind == "tail" for finding in grown)
     return "".join(finding.text for finding in grown).removeprefix(f"{KEY}: the median is no slower, but ")
@@ -210,10 +211,10 @@ def test_what_was_recorded_or_cannot_be_told_is_no_finding(samples, recorded):
 @pytest.mark.parametrize(("count", "t995"), [(3, 9.925), (5, 4.604)])
 def test_a_tail_grew_beyond_students_prediction_interval(count, t995):
     """On 2 or 4 degrees of freedom, in standard deviations times √(1 + 1/n)."""
-    calm = time_of(timed(CALM))
+    calm = trimmed_time(timed(CALM))
     time = structs.replace(calm, quantiles_ns=(*calm.quantiles_ns[:4], 9000.0))
     logs = [0.2, 0.18, 0.22, 0.18, 0.22][:count]
-    recorded = [structs.replace(time, mean_ns=1000 * math.exp(log)) for log in logs]
+    recorded = [SessionTime(structs.replace(time, mean_ns=1000 * math.exp(log))) for log in logs]
     bound = 0.2 + t995 * 0.02 * math.sqrt(1 + 1 / count)
     for mean, grew in ((bound - 1e-3, False), (bound + 1e-3, True)):
         samples = [1000.0] * 99 + [1000 * (100 * math.exp(mean) - 99)]

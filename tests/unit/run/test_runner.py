@@ -6,6 +6,7 @@ import weakref
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import made_up_times
 import numpy as np
 import pytest
 from fakes import FakeEnvironment, case_of, diagnose_case, doubling, measuring, noting, only_case, right, run
@@ -13,7 +14,7 @@ from msgspec import structs
 
 from pytest_gpukern.check import check_variant
 from pytest_gpukern.check.diagnosis import Fault
-from pytest_gpukern.gate.comparability import Conditions, SessionTime
+from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
@@ -572,9 +573,7 @@ def test_arrays_that_the_host_cannot_hold_are_not_made(gpu, monkeypatch):
 
 
 def session(median_ns, **changes):
-    conditions = Conditions(1, "fake-gpu")
-    values = {"key": "kernel/event/cold", "low_ns": median_ns, "high_ns": median_ns, "n": 100}
-    return SessionTime(median_ns=median_ns, conditions=conditions, **{**values, **changes})
+    return made_up_times.recorded(median_ns, conditions=Conditions(1, "fake-gpu"), **changes)
 
 
 def test_a_host_variant_is_judged_by_the_processors_record(timer):
