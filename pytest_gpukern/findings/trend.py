@@ -28,7 +28,6 @@ from pytest_gpukern.gate.change import FEWEST, percent
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.gate.spread import ROUNDING, SharedSpread, case_spread, spread_key, spread_of_ratios
 from pytest_gpukern.measure.statistics import student_t
-from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Provenance
 from pytest_gpukern.values.result import Correctness, Measurement, Result
 
 FEWEST_SESSIONS = 8
@@ -54,34 +53,17 @@ def is_time(ns: float | None) -> TypeGuard[float]:
     return ns is not None and 1e-30 < ns < 1e30
 
 
-class Point(NamedTuple):
-    """Holds what is known of a session, recorded or of a run.
+def date_of(time: SessionTime) -> datetime:
+    return moment_of(time.session.recorded) or _BEGINNING
 
-    It was recorded *on* its commit, which is a parent of the one that holds the record. `recorded` is None if
-    a file names no such time, and `card` for the host, or where it is not known.
+
+def _words(time: SessionTime) -> str:
+    """Returns `the session of 21 Nov, recorded on 093d14b`, as far as it is known.
+
+    It was recorded *on* its commit, which is a parent of the one that holds the record.
     """
-
-    session: str
-    recorded: datetime | None
-    card: str | None = None
-    provenance: Provenance = NO_PROVENANCE
-    canaries: Mapping[str, float | None] = {}
-
-    def __str__(self) -> str:
-        """Returns `the session of 21 Nov, recorded on 093d14b`, as far as it is known."""
-        day, state = days_of([self]), self.provenance.state
-        return "the session" + (f" of {day}" if day else "") + (f", recorded on {state}" if state else "")
-
-    @property
-    def moment(self) -> datetime:
-        return self.recorded or _BEGINNING
-
-
-def points_of(times: Iterable[SessionTime]) -> tuple[Point, ...]:
-    sessions = ((time.session, time.device) for time in times)
-    return tuple(
-        Point(of.session, moment_of(of.recorded), card, of.provenance, of.canaries) for of, card in sessions
-    )
+    day, state = days_of([time]), time.session.provenance.state
+    return "the session" + (f" of {day}" if day else "") + (f", recorded on {state}" if state else "")
 
 
 # --- a failing result -----------------------------------------------------------------------------
@@ -99,8 +81,8 @@ class SinceWhen:
         until: the commit of this run; empty where it is not known.
     """
 
-    before: tuple[Point, ...]
-    since: tuple[Point, ...] = ()
+    before: tuple[SessionTime, ...]
+    since: tuple[SessionTime, ...] = ()
     alike: int = 0
     wrong: bool = False
     until: str = ""
@@ -108,7 +90,7 @@ class SinceWhen:
     def __str__(self) -> str:
         """Returns `new in this run; all 7 recorded sessions of 20 to 22 Nov were at the old level`."""
         if self.since:
-            return f"since {self.since[0]}"
+            return f"since {_words(self.since[0])}"
         count, days = len(self.before), days_of(self.before)
         of = f"recorded session{'s' * (count > 1)}" + (f" of {days}" if days else "")
         if self.alike:
@@ -125,8 +107,8 @@ class SinceWhen:
         """The commits between which it changed, for `commits_touching`; None if that is not known."""
         if self.alike:
             return None
-        last = self.before[-1].provenance.commit
-        first = self.since[0].provenance.commit if self.since else self.until or "HEAD"
+        last = self.before[-1].session.provenance.commit
+        first = self.since[0].session.provenance.commit if self.since else self.until or "HEAD"
         return (last, first) if last and first else None
 
     def changed(self, commits: int | None, folder: str, *, dirty: bool = False) -> str:
@@ -153,8 +135,7 @@ def since_when(result: Result, recorded: Record | None, trend: Trend | None = No
     """
     key, until = trend.key if trend else "", result.provenance.commit or ""
     once = {time.session.session: time for time in (recorded.past(key or None) if recorded else ())}
-    past = sorted(once.values(), key=lambda time: moment_of(time.session.recorded) or _BEGINNING)
-    points, verdict = points_of(past), result.verdicts.get(key)
+    points, verdict = tuple(sorted(once.values(), key=date_of)), result.verdicts.get(key)
     if points and trend is None and result.correctness is Correctness.INCORRECT:
         return SinceWhen(points, wrong=True, until=until)
     time, ratio = result.time(key), verdict.ratio if verdict else None
@@ -164,12 +145,12 @@ def since_when(result: Result, recorded: Record | None, trend: Trend | None = No
     if not (is_time(now_ns) and is_time(before_ns := now_ns / ratio)):
         return None
     if trend.steps and _is_nearer(trend.levels[-1].median_ns, now_ns, trend.levels[-2].median_ns):
-        sessions = {point.session for point in trend.points[trend.steps[-1] :]}
-        since = tuple(point for point in points if point.session in sessions)
-        before = tuple(point for point in points if point.session not in sessions)
+        sessions = {point.session.session for point in trend.points[trend.steps[-1] :]}
+        since = tuple(point for point in points if point.session.session in sessions)
+        before = tuple(point for point in points if point.session.session not in sessions)
         if before and since:
             return SinceWhen(before, since, until=until)
-    known = (of.median_ns for of in past if is_time(of.median_ns))
+    known = (of.median_ns for of in points if is_time(of.median_ns))
     alike = sum(_is_nearer(ns, now_ns, before_ns) for ns in known)
     return SinceWhen(points, alike=alike, until=until)
 
@@ -194,30 +175,29 @@ class Trend:
     """Holds the series of a measurement over sessions, and its levels.
 
     Attributes:
-        points: oldest first.
+        points: the time of each session, oldest first.
         times_ns: a median for each point, divided by the time of the canaries ÷ their median over the series.
         canaries: what times are divided by; empty if the sessions share none that moves alike.
         levels: oldest first; none without a step, as in a series of fewer than `FEWEST_SESSIONS`.
     """
 
     key: str
-    points: tuple[Point, ...]
+    points: tuple[SessionTime, ...]
     times_ns: tuple[float, ...]
     canaries: tuple[str, ...]
     levels: tuple[Level, ...] = ()
 
     @classmethod
-    def of(cls, result: Result, measurement: Measurement, medians_ns: Iterable[tuple[Point, float]]) -> Trend:
+    def of(cls, result: Result, measurement: Measurement, times: Iterable[SessionTime]) -> Trend:
         """Returns a series; the newest result and its measurement say which canaries move as the kernel."""
-        ordered = sorted(medians_ns, key=lambda timed: timed[0].moment)
-        points = tuple(point for point, _ in ordered)
+        points = tuple(sorted(times, key=date_of))
         kind, rate = class_of(result, measurement), result.ceilings.get("device_copy_bytes_per_s")
         unknown = kind == "compute" and not (rate and measurement.traffic_bytes)
         canaries = _shared(points, _ANY_KERNEL if unknown else _CANARIES.get(kind or "", ()))
-        logs = [sum(math.log(point.canaries[name] or 1) for name in canaries) for point in points]
+        logs = [sum(math.log(point.session.canaries[name] or 1) for name in canaries) for point in points]
         usual, count = statistics.median(logs), max(1, len(canaries))
         scales = [math.exp((log - usual) / count) for log in logs]
-        times_ns = tuple(ns / scale for (_, ns), scale in zip(ordered, scales, strict=True))
+        times_ns = tuple(point.median_ns / scale for point, scale in zip(points, scales, strict=True))
         return cls(measurement.key, points, times_ns, canaries)
 
     @property
@@ -235,15 +215,15 @@ class Trend:
         """Returns `+3.1 % since the session of 21 Nov, recorded on 093d14b`; empty without a step."""
         if not self.steps:
             return ""
-        place, cards = self.steps[-1], [point.card for point in self.points]
-        text = f"{percent(math.log(self.ratio))} since {self.points[place]}"
+        place, cards = self.steps[-1], [point.device for point in self.points]
+        text = f"{percent(math.log(self.ratio))} since {_words(self.points[place])}"
         text += "" if set(cards[:place]) & set(cards[place:]) else "; no card was measured on both sides"
         return text + ("" if self.canaries else "; not divided by canaries")
 
 
-def _shared(points: Sequence[Point], wanted: Sequence[str]) -> tuple[str, ...]:
+def _shared(points: Sequence[SessionTime], wanted: Sequence[str]) -> tuple[str, ...]:
     """Returns the wanted canaries, each by the timer that all sessions have it by; none if one is missing."""
-    known = ({name for name, ns in point.canaries.items() if is_time(ns)} for point in points)
+    known = ({name for name, ns in point.session.canaries.items() if is_time(ns)} for point in points)
     names = [name for name in sorted(set.intersection(*known)) if name.partition("/")[0] in wanted]
     return tuple(names) if len(names) == len(wanted) else ()
 
@@ -317,9 +297,9 @@ def moment_of(text: str) -> datetime | None:
         return None
 
 
-def days_of(sessions: Iterable[Point]) -> str:
+def days_of(times: Iterable[SessionTime]) -> str:
     """Returns `20 to 22 Nov`: the days of UTC from the first to the last; with years if these differ."""
-    moments = sorted(session.recorded for session in sessions if session.recorded)
+    moments = sorted(filter(None, (moment_of(time.session.recorded) for time in times)))
     if not moments:
         return ""
     first, last = moments[0], moments[-1]

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from pytest_gpukern.findings.explain import OF_THE_MACHINE
 from pytest_gpukern.findings.regressions import TELLING_ULP
-from pytest_gpukern.findings.trend import Trend, days_of, points_of, since_when
+from pytest_gpukern.findings.trend import Trend, days_of, since_when
 from pytest_gpukern.gpu.fingerprint import commits_touching
 from pytest_gpukern.report import units
 from pytest_gpukern.report.recorded import trends
@@ -318,14 +318,13 @@ def _recorded(run: RunResults) -> tuple[str, str]:
     times = {session: time for of_case in of_cases for session, time in of_case.items()}
     if not times:
         return "", ""
-    points = points_of(times.values())
-    on_cards = {point.card for point in points if point.card}
+    on_cards = {time.device for time in times.values() if time.device}
     others = "other " * (run.on_another_card and not run.record_of)
     of_all = " of all cases" if any(0 < len(of_case) < len(times) for of_case in of_cases) else ""
     of_cards = f" on {units.counted(len(on_cards), f'{others}card')}" if on_cards else ""
-    days = days_of(points)
+    days = days_of(times.values())
     when = f", {days}" if days else ""
-    return f"{units.counted(len(points), 'session')}{of_cards}{when}", of_all
+    return f"{units.counted(len(times), 'session')}{of_cards}{when}", of_all
 
 
 # --- failures -------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from pytest_gpukern.findings.common_shift import MachineVerdict
-from pytest_gpukern.findings.trend import FEWEST_SESSIONS, moment_of
+from pytest_gpukern.findings.trend import FEWEST_SESSIONS, date_of, moment_of
 from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.ceilings import rate_of
 from pytest_gpukern.package import __version__
@@ -172,7 +172,7 @@ def _trends(runs: Sequence[RunResults]) -> JsonDict:
         {
             "case": case_id,
             "scope": key.partition("/")[0],
-            "points": tuple(moments.setdefault(_moment(at.moment), len(moments)) for at in trend.points),
+            "points": tuple(moments.setdefault(_moment(date_of(at)), len(moments)) for at in trend.points),
             "ns": trend.times_ns,
             "levels": trend.levels,
             "change": trend.change,

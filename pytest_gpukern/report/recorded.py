@@ -12,7 +12,8 @@ from msgspec import structs
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.record import NO_RECORD, Baseline
 from pytest_gpukern.findings.cards import is_valid
-from pytest_gpukern.findings.trend import Point, SeriesKey, Trend, is_time, moment_of, points_of, with_steps
+from pytest_gpukern.findings.trend import SeriesKey, Trend, is_time, moment_of, with_steps
+from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.report import units
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.run_file import read_run
@@ -87,14 +88,14 @@ def trends(runs: Sequence[RunResults]) -> dict[SeriesKey, Trend]:
     A case's newest result says what belongs to it: its version, its hardware and its timers.
     """
     newest: dict[str, Result] = {}
-    series: dict[SeriesKey, dict[str, tuple[Point, float]]] = {}
-    shared: dict[tuple[str, str | None], Point] = {}  # by all cases of a session
+    series: dict[SeriesKey, dict[str, SessionTime]] = {}
     for run in sorted(runs, key=lambda run: run.created, reverse=True):
         for result in run.results:
             if _alike(result, newest.setdefault(result.case.id, result)):
-                for key, point, ns in _timed(run, result, shared):
-                    if is_time(ns):
-                        series.setdefault((result.case.id, key), {}).setdefault(point.session, (point, ns))
+                for time in _timed(run, result):
+                    if is_time(time.median_ns):
+                        of_key = series.setdefault((result.case.id, time.key), {})
+                        of_key.setdefault(time.session.session, time)
     return with_steps(
         {
             (case_id, timed.key): Trend.of(result, timed, series[case_id, timed.key].values())
@@ -113,26 +114,18 @@ def _alike(result: Result, other: Result) -> bool:
     return len(hardware) == len(versions) == 1 and len(tests) < 2
 
 
-def _timed(
-    run: RunResults,
-    result: Result,
-    shared: dict[tuple[str, str | None], Point],
-) -> Iterator[tuple[str, Point, float]]:
-    """Yields key, session and median of a test: of its record's newest epoch, and of the run.
+def _timed(run: RunResults, result: Result) -> Iterator[SessionTime]:
+    """Yields the times of a test: of its record's newest epoch, and of the run.
 
     Confirming sessions are left out, since they were measured for one that was slow.
     """
     recorded = run.history.get(result.nodeid, NO_RECORD)
     for key in recorded.keys:
-        past = recorded.past(key)
-        for point, time in zip(points_of(past), past, strict=True):
-            yield key, shared.setdefault((point.session, point.card), point), time.median_ns
+        yield from recorded.past(key)
     for session in (result, *run.sessions_of(result)):
         if session.role is SessionRole.CONFIRMING or not session.valid:
             continue
         card = session.fingerprint.device_uuid if result.case.on_gpu else None
-        name = session.session or str(run.created)
-        point = Point(name, run.created, card, session.provenance, session.canaries)
-        point = shared.setdefault((name, card), point)
-        for timed in session.measurements:
-            yield timed.key, point, timed.summary.median_ns
+        created = str(run.created)
+        dated = structs.replace(session, session=session.session or created, recorded=created)
+        yield from (SessionTime(timed, device=card, session=dated) for timed in session.measurements)

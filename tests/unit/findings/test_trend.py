@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from made_up_results import CEILINGS, measured, result, verdict
 from made_up_times import record_of, recorded
+from msgspec import structs
 
 from pytest_gpukern.baseline.codec import load
-from pytest_gpukern.findings.trend import Point, Trend, since_when, with_steps
+from pytest_gpukern.findings.trend import Trend, since_when, with_steps
+from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.report.recorded import trends
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Fingerprint, Provenance
@@ -65,7 +67,7 @@ def test_what_no_recorded_session_shows_is_new_in_this_run():
 )
 def test_it_is_so_since_the_newest_step_of_the_series_if_that_led_to_it(now, times, first):
     found = since(now, *times)
-    assert [int(point.session[1:]) for point in found.since] == [*range(first, len(times))]
+    assert [int(point.session.session[1:]) for point in found.since] == [*range(first, len(times))]
     day = DAYS[first][-2:]
     assert str(found) == f"since the session of {day} Nov, recorded on {COMMITS[first][:7]}"
     assert found.span == (COMMITS[first - 1], COMMITS[first])
@@ -161,12 +163,14 @@ def recorded_canaries():
 def series(times_ns, canaries, *, cards="A", traffic_bytes=BYTES, label="cupy.exp", scope="kernel"):
     timed = measured(times_ns[-1], scope, traffic_bytes=traffic_bytes)
     day = datetime(2026, 11, 1, tzinfo=UTC)
-    points = [
-        Point(f"s{n}", day + timedelta(n), cards[n % len(cards)], Provenance(f"{n:040x}"), of)
-        for n, of in enumerate(canaries)
-    ]
     newest = result(label, timed, ceilings=CEILINGS)
-    return Trend.of(newest, timed, list(zip(points, times_ns, strict=True)))
+    times = []
+    for n, (of, ns) in enumerate(zip(canaries, times_ns, strict=True)):
+        known = {"recorded": str(day + timedelta(n)), "provenance": Provenance(f"{n:040x}"), "canaries": of}
+        session = structs.replace(newest, session=f"s{n}", **known)
+        time = structs.replace(timed, summary=structs.replace(timed.summary, median_ns=ns))
+        times.append(SessionTime(time, device=cards[n % len(cards)], session=session))
+    return Trend.of(newest, timed, times)
 
 
 def drifting(draw, sessions, spread, step=1.0, at=0):

@@ -59,7 +59,9 @@ def test_what_is_not_like_the_newest_result_does_not_count(other):
 
 def test_a_baseline_and_runs_of_its_cases_are_one_series_in_which_each_session_counts_once():
     (baseline,) = read_all([BASELINE])
-    recorded = {name: [point.session for point in trend.points] for name, trend in trends([baseline]).items()}
+    recorded = {
+        name: [point.session.session for point in trend.points] for name, trend in trends([baseline]).items()
+    }
     newer = RunResults(
         [
             structs.replace(each, session="new", nodeid=f"t.py::t[{each.case.id}]")
@@ -69,8 +71,10 @@ def test_a_baseline_and_runs_of_its_cases_are_one_series_in_which_each_session_c
     )
     both = trends([newer, baseline])
     assert both.keys() == recorded.keys()
-    assert all([point.session for point in both[name].points] == [*recorded[name], "new"] for name in both)
-    assert all(set(trend.points[0].canaries) == {"copy", "fma", "launch"} for trend in both.values())
+    assert all(
+        [point.session.session for point in both[name].points] == [*recorded[name], "new"] for name in both
+    )
+    assert all(set(trend.points[0].session.canaries) == {"copy", "fma", "launch"} for trend in both.values())
 
 
 def test_several_runs_are_told_with_each_time_that_has_a_new_level(tmp_path, capsys):
