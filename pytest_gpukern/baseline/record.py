@@ -22,6 +22,7 @@ from pytest_gpukern.gpu.kernel_facts import fitted
 from pytest_gpukern.measure.device_clocks import CLOCKS
 from pytest_gpukern.measure.host_load import LOAD
 from pytest_gpukern.measure.statistics import quantiles
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import (
     CaseInfo,
     Choice,
@@ -284,11 +285,6 @@ class Record(Stored, frozen=True):
         current = self.current(key)
         return None if current is None or current is self.epochs[-1] else self.epochs[-1].opened
 
-    def newest(self, key: str) -> Result | None:
-        """Returns the newest session of the epoch that `key` is judged by."""
-        epoch = self.current(key)
-        return max(epoch.holding(key), key=lambda session: session.recorded) if epoch else None
-
     def for_report(self) -> Record:
         """Returns what a report shows: the interval of each session, and when and where it was measured."""
         epochs = (
@@ -357,10 +353,8 @@ class Baseline:
         """Yields the current sessions of every case under every key, apart by what an autotuner chose."""
         for record in self.cases.values():
             for key in sorted(record.keys):
-                groups: dict[object, list[SessionTime]] = {}
-                for time in record.past(key):
-                    groups.setdefault(time.choice.configurations, []).append(time)
-                yield from map(tuple, groups.values())
+                by_choice = grouped((time.choice.configurations, time) for time in record.past(key))
+                yield from map(tuple, by_choice.values())
 
     def taking(self, other: Baseline, names: Mapping[str, str]) -> Baseline:
         moved = {new: other.cases[old].renamed(new) for old, new in names.items()}

@@ -127,10 +127,9 @@ class Store:
         Raises:
             FileError: the file is damaged, of another problem or device, or written by a newer version.
         """
-        name = self.name_of(case)
         if self.mode == "off":
-            return Baseline(name, model_key)
-        return self._cached(case.baseline_dir, name, model_key)
+            return Baseline(self.name_of(case), model_key)
+        return self._cached(self.path_for(case, model_key))
 
     def sessions_for(self, case: CaseInfo, model_key: str, key: str) -> tuple[SessionTime, ...]:
         """Returns what the gate compares a measurement with: its case's current sessions under `key`.
@@ -177,29 +176,28 @@ class Store:
         """
         path = self._path(known.folder, known.name, model_key)
         if model_key == CODE or not any(path.is_relative_to(folder) for folder in SUITES):
-            return self._recorded(known, model_key)
-        baseline = self._cached(known.folder, known.name, model_key)
+            return self._recorded(path)
         return {
             case_id
-            for case_id, record in baseline.cases.items()
+            for case_id, record in self._cached(path).cases.items()
             if any(session.fingerprint.device_uuid in devices for session in record.sessions)
         }
 
-    def _recorded(self, known: KnownCases, model_key: str) -> Set[str]:
-        if model_key == CODE:
-            return self.load_code(self._path(known.folder, known.name, CODE)).cases.keys()
-        return self._cached(known.folder, known.name, model_key).cases.keys()
+    def _recorded(self, path: Path) -> Set[str]:
+        is_code = path.name.endswith(f".{CODE}.json")
+        held: HasCases = self.load_code(path) if is_code else self._cached(path)
+        return held.cases.keys()
 
     def to_prune(self, known: KnownCases, model_key: str, measured: Iterable[Result] = ()) -> ToPrune:
         """Returns recorded cases that no longer exist, as far as the run tells; FileError as `baseline`.
 
         What was `measured` on this model says which may have a new name.
         """
-        recorded = self._recorded(known, model_key)
-        stale = set() if known.ids is None else recorded - known.ids
         path, renamed = self._path(known.folder, known.name, model_key), dict[str, str]()
+        recorded = self._recorded(path)
+        stale = set() if known.ids is None else recorded - known.ids
         if stale and model_key != CODE:
-            cases = self._cached(known.folder, known.name, model_key).cases
+            cases = self._cached(path).cases
             of_file = (of for of in measured if self.path_for(of.case, model_key) == path)
             new = [of for of in of_file if of.case.id not in cases]
             renamed = _renamed([cases[case_id].sessions[-1] for case_id in sorted(stale)], new)
@@ -265,8 +263,7 @@ class Store:
 
     def _write(self, path: Path, sessions: list[Result], report: WriteReport) -> None:
         with file.locked(path.parent):
-            name, model_key, _ = path.name.rsplit(".", 2)
-            before, did = _stored(path, Baseline(name, model_key)), WriteReport()
+            before, did = _stored(path), WriteReport()
             merge = Merge(before, _stamp(self._now()), self._reason, did)
             for group in grouped((session.case.id, session) for session in sessions).values():
                 merge.join(self.mode, group)
@@ -287,10 +284,9 @@ class Store:
             problem = f"{error.object[error.start : error.end]!r} cannot be stored as text"
             raise FileError(path, problem, "Rename the file that has this character in its name") from error
 
-    def _cached(self, baseline_dir: str, name: str, model_key: str) -> Baseline:
-        path = self._path(baseline_dir, name, model_key)
+    def _cached(self, path: Path) -> Baseline:
         if path not in self._read:
-            self._read[path] = _stored(path, Baseline(name, model_key))
+            self._read[path] = _stored(path)
             self._spreads.clear()
         return self._read[path]
 
@@ -307,8 +303,9 @@ def _stamp(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _stored(path: Path, empty: Baseline) -> Baseline:
-    return held_by(path, codec.load, empty, ("problem", "device_model"))
+def _stored(path: Path) -> Baseline:
+    name, model_key, _ = path.name.rsplit(".", 2)
+    return held_by(path, codec.load, Baseline(name, model_key), ("problem", "device_model"))
 
 
 def held_by(path: Path, load: Callable[[Path], Held], empty: Held, named: Iterable[str]) -> Held:

@@ -56,13 +56,14 @@ def _does_the_same(result: Result, probe: Measurement, environment: Environment,
     case, gpu = result.case, environment.gpu
     baseline = environment.store.baseline(case, gpu.model_key(on_gpu=True))
     record, (kernels, launched) = baseline.of(case.id), launches_of(result)
-    before = record.newest(probe.key)
-    if before is None or not launched or (kernels, launched) != (before.kernels, before.launched):
-        return False
     past = record.past(probe.key)
+    if not past or not launched:
+        return False
+    before = max((time.session for time in past), key=lambda session: session.recorded)
     ratio = probe.summary.median_ns / statistics.median(time.median_ns for time in past)
     return (
-        machine_code(kernels) is not None
+        (kernels, launched) == (before.kernels, before.launched)
+        and machine_code(kernels) is not None
         and before.case.problem_version == case.problem_version
         and _machine(result.fingerprint, case) == _machine(before.fingerprint, case)
         and ratio > 0

@@ -63,7 +63,7 @@ def test_a_time_is_judged_by_the_newest_epoch_that_holds_it_and_anchored_by_the_
         held = [place for place, those in enumerate(holding) if those]
         if not held:
             assert (made.past(key), made.newer_epoch(key), made.anchor(key)) == ((), None, ())
-            assert (made.times(key), made.newest(key)) == ((), None)
+            assert made.times(key) == ()
             continue
         newest, oldest = held[-1], held[0]
         current[key] = holding[newest]
@@ -76,7 +76,6 @@ def test_a_time_is_judged_by_the_newest_epoch_that_holds_it_and_anchored_by_the_
         assert made.newer_epoch(key) == (None if newest == len(holding) - 1 else moment(numbered[-1][0][0]))
         assert numbers(made.times(key)) == [n for those in holding for n in those]
         assert {time.epoch for time in made.times(key)} == set(held)
-        assert made.newest(key).session == f"s{current[key][-1]}"
     of_scope = [n for key in (CUPTI, EVENT) for n in current.get(key, ())]
     for key in KEYS:
         nearest = current.get(key) or (of_scope if key != COPY else [])
@@ -99,7 +98,7 @@ def test_a_time_is_judged_by_the_newest_epoch_that_holds_it_and_anchored_by_the_
 
 def test_of_a_case_that_is_not_recorded_nothing_is_known():
     made = Baseline("saxpy", "nvidia-h200", {"a": recorded([session(0)])}).of("b")
-    assert made.newer_epoch(CUPTI) is made.newest(CUPTI) is None
+    assert made.newer_epoch(CUPTI) is None
     assert made.past() == made.comparable(CUPTI) == made.anchor(CUPTI) == ()
 
 

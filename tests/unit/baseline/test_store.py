@@ -290,7 +290,6 @@ def test_a_lock_held_too_long_is_an_error_not_a_hang(folder, monkeypatch):
 
 
 CASE = "vector_exp-numba-n=1000"
-HOST = "end_to_end/host/cold"
 KERNELS = (KernelFacts("f(int)", 40, 128, 3072, "beef", grid=(63, 1, 1), block=(256, 1, 1), symbol="_Z1fi"),)
 
 
@@ -298,12 +297,6 @@ def session(folder, number, *medians_ns, variant="numba", **changes):
     """Returns a result of the session with this number, with its canaries."""
     values = {"session": f"{number:08x}", "canaries": {"copy": 1000.123456, "launch": None}}
     return result_of(case_of(folder, variant), *medians_ns, **{**values, **changes})
-
-
-def scopes(*medians_ns):
-    """Measurements of the kernel, and of it end to end."""
-    kernel, whole = medians_ns
-    return (measurement_of(kernel), measurement_of(whole, "end_to_end", "host"))
 
 
 def raw(folder):
