@@ -374,26 +374,6 @@ def test_without_a_change_everything_is_the_same_and_marked_tests_are_what_they_
     assert re.search(r"FAILED \S+::test_passes_though_it_must_not - \[XPASS\(strict\)\]", found.out)
 
 
-def test_a_base_that_loads_the_working_trees_code_is_an_error_and_never_the_same(repository, tmp_path):
-    """Plays an editable install with an import hook that knows one folder only."""
-    hook = tmp_path / "hook"
-    hook.mkdir()
-    file = str(repository.top / "kernels.py")
-    (hook / "editable.py").write_text(
-        "import importlib.util, sys\n"
-        "class Finder:\n"
-        "    @staticmethod\n"
-        "    def find_spec(name, path=None, target=None):\n"
-        "        if name == 'kernels':\n"
-        f"            return importlib.util.spec_from_file_location(name, {file!r})\n"
-        "sys.meta_path.insert(0, Finder)\n"
-    )
-    text = refusal(run(repository, "-p", "editable", PYTHONPATH=f"{environment()['PYTHONPATH']}:{hook}"))
-    assert "did not run its own code:" in text
-    assert f"kernels was loaded from {repository.top}/kernels.py, which is the working tree" in text
-    assert "pip uninstall kernels" in text
-
-
 def test_what_cannot_be_collected_on_the_base_is_not_compared_and_all_else_is(tmp_path):
     """A file, a folder with a conftest, and a file that the working tree no longer has."""
     repository = Repository(tmp_path / "project")

@@ -236,6 +236,12 @@ def test_later_sessions_of_the_base_leave_out_what_it_lacks_and_what_failed(side
     assert [ending.outcome for ending in of_a_in_head] == ["passed"] * 2
 
 
+def test_a_base_that_loads_the_working_trees_code_is_an_error_and_never_the_same(sides):
+    editable = dataclasses.replace(RAN, modules=(of("pkg", sides.head),))
+    with pytest.raises(AgainstError, match=r"did not run its own code:\n  pkg was .*, which is the working"):
+        turns_of(sides, Children(editable)).take([A], 2)
+
+
 def test_modules_of_removed_tests_which_the_first_session_of_the_base_alone_loads_do_not_count(sides):
     first, later = (
         dataclasses.replace(RAN, modules=tuple(of(name, sides.base) for name in names))
