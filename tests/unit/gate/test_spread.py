@@ -8,7 +8,6 @@ import random
 import pytest
 from made_up_times import recorded
 
-from pytest_gpukern.gate import spread
 from pytest_gpukern.gate.spread import (
     FEWEST_CASES,
     PRIOR_DOF,
@@ -59,7 +58,7 @@ def test_variances_that_differ_have_the_degrees_of_freedom_that_their_logarithms
     apart = math.sqrt(math.pi**2 / 3 * (count - 1) / count) / 2
     cases = [sessions([-s, 0, s]) for s in (0.004 * math.exp(apart), 0.004 * math.exp(-apart))] * (count // 2)
     shared = shared_spread(cases)[CUPTI]
-    assert (shared.s0, shared.d0) == pytest.approx((0.004, 2.0), rel=1e-6)
+    assert (shared.s0, shared.d0) == pytest.approx((0.004, 2.0), rel=1e-9)
 
 
 def test_scopes_and_timers_spread_apart_and_cache_policies_together():
@@ -169,19 +168,3 @@ def test_ratios_are_assumed_to_spread_as_two_sessions_do_and_measured_where_ther
         assert shared.s0 == pytest.approx(s * math.exp((psi(10) - math.log(10) + EULER) / 2), rel=1e-9)
         assert (shared.d0, shared.cases) == (20, 10)
     assert spread_of_ratios("cupti", [[-0.01, 0.01]] * FEWEST_CASES).cases == FEWEST_CASES
-
-
-# functions of the fit
-
-
-def test_the_functions_of_the_fit_have_their_known_values():
-    """Abramowitz & Stegun, 6.3.2, 6.3.3, 6.4.2, 6.4.4; ζ(3) = 1.2020569…"""
-    assert spread._digamma(1.0) == pytest.approx(-EULER, abs=1e-12)
-    assert spread._digamma(0.5) == pytest.approx(-EULER - 2 * math.log(2), abs=1e-12)
-    assert spread._trigamma(1.0) == pytest.approx(math.pi**2 / 6, abs=1e-12)
-    assert spread._trigamma(0.5) == pytest.approx(math.pi**2 / 2, abs=1e-12)
-
-
-@pytest.mark.parametrize("x", [1e-6, 0.01, 0.3, 1.0, 7.0, 300.0, 1e8])
-def test_trigamma_is_inverted(x):
-    assert spread._inverse_trigamma(spread._trigamma(x)) == pytest.approx(x, rel=1e-6)
