@@ -44,6 +44,7 @@ from pytest_gpukern.timers.timer import (
     open_host_timer,
 )
 from pytest_gpukern.values.backend_table import distributions_of_others
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.phases import phase
@@ -275,19 +276,16 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
     problem = None
     if settings.baseline == "compare" and settings.sessions > 1:
         extra, problem = _fresh(result, environment, settings.sessions - 1, before=1)
-    bases = {time.key: _basis_of(result, time.key, environment, marker) for time in result.measurements}
-    together = [result, *extra]
-    keys = dict.fromkeys(measurement.key for session in together for measurement in session.measurements)
-    by_key = {key: _under(key, together) for key in keys}
+    by_key = _by_key([result, *extra])
     verdicts: dict[str, Verdict] = {}
-    for measurement in result.measurements:
-        key = measurement.key
-        verdict = judge(by_key[key], bases[key])
+    for key in (time.key for time in result.measurements):
+        basis = _basis_of(result, key, environment, marker)
+        verdict = judge(by_key[key], basis)
         folder = settings.baseline_dir
         if verdict.kind is VerdictKind.NEW and folder is not None and not folder.is_dir():
             verdict = structs.replace(verdict, reason=f"{verdict.reason}: there is no folder {folder}")
         if verdict.suspected:
-            verdict = unless_hopeless(verdict, by_key[key], bases[key])
+            verdict = unless_hopeless(verdict, by_key[key], basis)
         if problem is not None:
             verdict = Verdict(VerdictKind.INVALID, f"its extra sessions failed: {problem}")
         if settings.baseline != "off" or verdict.kind is VerdictKind.INVALID:
@@ -302,15 +300,13 @@ def confirmed(judged: Settled, environment: Environment, marker: MarkerOptions) 
     """
     settings, result = environment.settings, judged.result
     verdicts = dict(result.verdicts)
-    suspected = [
-        time for time in result.measurements if time.key in verdicts and verdicts[time.key].suspected
-    ]
+    suspected = [key for key, verdict in verdicts.items() if verdict.suspected]
     if not suspected:
         return judged
     fresh, problem = _fresh(result, environment, FRESH_SESSIONS, role=SessionRole.CONFIRMING)
-    decided = {time.key: _under(time.key, fresh) for time in suspected}
-    for time in suspected:
-        key = time.key
+    by_key = _by_key(fresh)
+    decided = {key: by_key.get(key, []) for key in suspected}
+    for key in suspected:
         missing = f"{key} was not measured in each" if len(decided[key]) < len(fresh) else None
         if problem or missing:
             verdicts[key] = undecidable(verdicts[key], problem or f"{missing}")
@@ -345,11 +341,9 @@ def _basis_of(result: Result, key: str, environment: Environment, marker: Marker
     )
 
 
-def _under(key: str, results: Iterable[Result]) -> list[Measurement]:
-    """Returns the measurements of results under one `scope/timer/cache`."""
-    return [
-        measurement for result in results for measurement in result.measurements if measurement.key == key
-    ]
+def _by_key(results: Iterable[Result]) -> dict[str, list[Measurement]]:
+    """Returns `scope/timer/cache` → the measurements of results."""
+    return grouped((time.key, time) for result in results for time in result.measurements)
 
 
 def _fresh(
