@@ -12,11 +12,7 @@ import numpy as np
 
 from pytest_gpukern.arrays import compare as comparison
 from pytest_gpukern.arrays.compare import Tolerance, is_narrow
-from pytest_gpukern.arrays.memory import (
-    INPUT_GUARD,
-    OUTPUT_GUARD,
-    Placement,
-)
+from pytest_gpukern.arrays.memory import INPUT_GUARD, OUTPUT_GUARD, Placement
 from pytest_gpukern.backends.backend import Backend, Workspace
 from pytest_gpukern.backends.foreign_array import UsersArray
 from pytest_gpukern.backends.host import is_array

@@ -9,14 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from pytest_gpukern.arrays.compare import POISONS
-from pytest_gpukern.arrays.memory import (
-    BOUNDARY_BYTES,
-    INPUT_GUARD,
-    OUTPUT_GUARD,
-    Damage,
-    Placed,
-    Placement,
-)
+from pytest_gpukern.arrays.memory import BOUNDARY_BYTES, INPUT_GUARD, OUTPUT_GUARD, Damage, Placed, Placement
 from pytest_gpukern.backends.backend import Backend, Workspace
 from pytest_gpukern.backends.foreign_array import UsersArray, checksums
 from pytest_gpukern.problems.problem import Output

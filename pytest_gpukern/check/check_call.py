@@ -64,12 +64,7 @@ from pytest_gpukern.check.diagnosis import (
     diagnose_shape,
     diagnose_values,
 )
-from pytest_gpukern.check.engine import (
-    REPEATED_NS,
-    check_left,
-    checked_launch,
-    repeat_while_steady,
-)
+from pytest_gpukern.check.engine import REPEATED_NS, check_left, checked_launch, repeat_while_steady
 from pytest_gpukern.gpu import memory_accounts
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.libcuda import CudaError

@@ -17,12 +17,7 @@ from pytest_gpukern.gpu.fingerprint import take_fingerprint
 from pytest_gpukern.gpu.lock import DeviceLock, HostTurns
 from pytest_gpukern.gpu.model import Device
 from pytest_gpukern.gpu.nvml import GpuProcess, Nvml, open_nvml
-from pytest_gpukern.gpu.processes import (
-    FAMILY,
-    DeviceWatch,
-    foreign_process_warning,
-    foreign_processes,
-)
+from pytest_gpukern.gpu.processes import FAMILY, DeviceWatch, foreign_process_warning, foreign_processes
 from pytest_gpukern.gpu.selection import missing_gpu_reason, pin, select, visible_devices
 from pytest_gpukern.gpu.simulator.switch import SimulatorState, deactivate
 from pytest_gpukern.gpu.theory import Peaks, peaks_of

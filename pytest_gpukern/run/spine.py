@@ -36,13 +36,7 @@ from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.run.extra_sessions import measure_extra_sessions
 from pytest_gpukern.timers.cupti import machine_code
 from pytest_gpukern.timers.cupti import timer as cupti
-from pytest_gpukern.timers.timer import (
-    Executions,
-    NothingLaunched,
-    Timer,
-    TimerUnavailable,
-    open_host_timer,
-)
+from pytest_gpukern.timers.timer import Executions, NothingLaunched, Timer, TimerUnavailable, open_host_timer
 from pytest_gpukern.values.backend_table import distributions_of_others
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.marker import MarkerOptions
