@@ -37,7 +37,7 @@ from pytest_gpukern.timers.timer import (
     open_timer,
 )
 from pytest_gpukern.values.note import Note
-from pytest_gpukern.values.result import CaseInfo, Measurement, Result
+from pytest_gpukern.values.result import CaseInfo, Result
 from pytest_gpukern.values.timer_table import TIMERS, auto_timers, host_timer
 
 
@@ -249,20 +249,15 @@ class CallSubject:
             )
             for scope in self._scopes()
         ]
-        wait, leaves = self._calls.synchronize, self._target.leaves_host_calls
-
-        def measured(scope: TimedScope) -> Measurement:
-            return scope.measured(wait, self._stream, any_stream=True, leaves_host_calls=leaves)
-
-        if environment.settings.only_changed and is_as_recorded(timed[0], evidence, measured):
+        if environment.settings.only_changed and is_as_recorded(timed[0], evidence):
             return
-        measurements = tuple(map(measured, timed))
+        measurements = tuple(scope.measured() for scope in timed)
         if inspect is not None:
             inspect()
         evidence.add(measurements=measurements)
         evidence.add_note(*self._calls.strided())
         if on_gpu and environment.settings.trace:
-            evidence.add_trace(lambda: timed[0].trace(self._stream))
+            evidence.add_trace(timed[0].trace)
 
     def _timed(self, scope: str, executions: Executions, call_ns: float, **more: Any) -> TimedScope:
         """Says what is timed in a scope, with what the marker declares of the work."""
@@ -276,6 +271,9 @@ class CallSubject:
             marker.bytes,
             marker.flops,
             elsewhere=on_gpu and cuda.works_elsewhere(),
+            synchronize=self._calls.synchronize,
+            stream=self._stream,
+            leaves_host_calls=self._target.leaves_host_calls,
             **more,
         )
 

@@ -151,7 +151,7 @@ class CaseSubject:
                 timed, measurements = self._measured(evidence)
                 if self._environment.settings.trace and backend.on_gpu:
                     traced = min(timed, key=lambda scope: _TRACED_FIRST.index(scope.scope))
-                    evidence.add_trace(lambda: traced.trace(backend.timed_stream))
+                    evidence.add_trace(traced.trace)
         except IncorrectError as error:
             raise error.after(AFTER_TIMING) from error
         except Exception as error:
@@ -233,7 +233,7 @@ class CaseSubject:
                 call_ns = warm_up(warm, backend.synchronize, compiled=True, by_host=by_host).settled_ns
             timed.append(self._timed(scope, calls, call_ns))
             only_changed = self._environment.settings.only_changed
-            if not (only_changed and is_as_recorded(timed[-1], evidence, self._measured_in)):
+            if not (only_changed and is_as_recorded(timed[-1], evidence)):
                 measurements.append(self._measured_in(timed[-1]))
         if scopes[-1] == "transfer" and first.dataset.updated:  # it left inputs, but no result to check
             for prepared in self.sets:
@@ -266,14 +266,15 @@ class CaseSubject:
             None if scope == "transfer" else problem.flops(point),
             first.dataset.dtypes,
             inspect=check_last if backend.on_gpu and scope != "transfer" else None,
+            synchronize=backend.synchronize,
+            stream=backend.timed_stream,
+            any_stream=scope != "kernel" or not getattr(backend.timed_stream, "is_nonblocking", True),
         )
 
     def _measured_in(self, timed: TimedScope) -> Measurement:
         """Measures it in one scope; a note says if a cold graph has too few buffer sets to be cold."""
-        backend, count = self._backend, len(self.sets)
-        any_stream = timed.scope != "kernel" or not getattr(backend.timed_stream, "is_nonblocking", True)
-        measured = timed.measured(backend.synchronize, backend.timed_stream, any_stream=any_stream)
-        if backend.on_gpu and timed.cache == "cold" and not timer_row(measured.timer).flushes:
+        measured, count = timed.measured(), len(self.sets)
+        if timed.on_gpu and timed.cache == "cold" and not timer_row(measured.timer).flushes:
             needed = sets_that_evict(self.sets[0].dataset)
             if count < needed:
                 text = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable
 
 from msgspec import structs
 
@@ -19,9 +18,7 @@ from pytest_gpukern.values.result import CaseInfo, Measurement, Result, Verdict,
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 
-def is_as_recorded(
-    timed: TimedScope, evidence: Evidence, measured: Callable[[TimedScope], Measurement]
-) -> bool:
+def is_as_recorded(timed: TimedScope, evidence: Evidence) -> bool:
     """Returns whether a scope does what is on record; then the evidence says so.
 
     Machine code, launch shapes and their order have to be those of the newest recorded session, and so have
@@ -35,7 +32,7 @@ def is_as_recorded(
     if timed.scope != "kernel" or not timed.on_gpu:
         return False
     fewest = rule_for(timed.call_ns).min_samples
-    probe = measured(dataclasses.replace(timed, count=fewest if timed.count is None else timed.count))
+    probe = dataclasses.replace(timed, count=timed.count or fewest).measured()
     result = with_facts(structs.replace(evidence.result, measurements=(probe,)), environment)
     threshold = timed.context.marker.threshold or environment.settings.threshold
     if probe.invalid is not None or not _does_the_same(result, probe, environment, threshold):

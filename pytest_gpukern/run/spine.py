@@ -437,6 +437,10 @@ class TimedScope:
         count: how many samples to take, or None to sample until the median is known.
         calls_a_sample: calls in each; of several only the first would find a cold cache.
         elsewhere: whether it works in a CUDA context of the test's own, in which nothing of ours can run.
+        synchronize: waits for all work on the device.
+        stream: the timed stream, as a cuda.core stream; None on the host.
+        any_stream: whether the call's work may outlast the timed stream.
+        leaves_host_calls: whether a call that puts nothing on the GPU raises, instead of being INVALID.
     """
 
     scope: str
@@ -451,6 +455,10 @@ class TimedScope:
     count: int | None = None
     calls_a_sample: int = 1
     elsewhere: bool = False
+    synchronize: Callable[[], None] = lambda: None
+    stream: Any = None
+    any_stream: bool = True
+    leaves_host_calls: bool = False
 
     @property
     def cache(self) -> str:
@@ -467,37 +475,25 @@ class TimedScope:
             )
         return ObservedCall(self.scope, self.on_gpu, floor)
 
-    def measured(
-        self,
-        synchronize: Callable[[], None],
-        stream: Any,
-        *,
-        any_stream: bool,
-        leaves_host_calls: bool = False,
-    ) -> Measurement:
+    def measured(self) -> Measurement:
         """Measures it on the host or on the device.
-
-        Args:
-            synchronize: waits for all work on the device.
-            stream: the timed stream, as a cuda.core stream; None on the host.
-            any_stream: whether the call's work may outlast the timed stream.
-            leaves_host_calls: whether a call that puts nothing on the GPU raises, instead of being INVALID.
 
         Raises:
             NothingLaunched: the call puts nothing on the GPU, and that is refused.
             IncorrectError: a timed call left an output wrong.
         """
         if not self.on_gpu:
-            return self.by(open_host_timer(host_timer(self.context.timer), synchronize))
-        scope = self.scope
+            return self.by(open_host_timer(host_timer(self.context.timer), self.synchronize))
         try:
-            if scope == "kernel" and self.elsewhere:
+            if self.scope == "kernel" and self.elsewhere:
                 raise NothingLaunched(ELSEWHERE)
-            return measured_by(self, self.context.timer, scope=scope, stream=stream, any_stream=any_stream)
+            return measured_by(
+                self, self.context.timer, scope=self.scope, stream=self.stream, any_stream=self.any_stream
+            )
         except NothingLaunched as reason:
-            if leaves_host_calls:
+            if self.leaves_host_calls:
                 raise
-            return not_of_the_device(self, stream, f"{reason}; {HOST_REMEDY}")
+            return not_of_the_device(self, self.stream, f"{reason}; {HOST_REMEDY}")
 
     def by(self, timer: Timer) -> Measurement:
         """Measures it by a timer; as many rounds as were requested are as many samples.
@@ -547,7 +543,7 @@ class TimedScope:
             draw=random.Random(str(self.context.environment.poisons)),
         )
 
-    def trace(self, stream: Any) -> Trace:
+    def trace(self) -> Trace:
         """Executes it once more, and returns what that did.
 
         Raises:
@@ -555,4 +551,4 @@ class TimedScope:
         """
         cold = self.cache == "cold"
         (iteration,) = self.executions.take(1, cold=cold)
-        return cupti.trace_of(self.scope, iteration, stream, cold=cold)
+        return cupti.trace_of(self.scope, iteration, self.stream, cold=cold)
