@@ -14,9 +14,10 @@ from typing import Any, NamedTuple, NoReturn
 from msgspec import structs
 
 from pytest_gpukern.check.call_arguments import DeclarationError, takes_keyword
-from pytest_gpukern.check.check_call import CheckedCalls, GuardedArrays, SeenOutputs, Turn
+from pytest_gpukern.check.check_call import CheckedCalls, GuardedArrays, Turn
 from pytest_gpukern.check.check_variant import NO_MISTAKES
 from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError, Made, complaint
+from pytest_gpukern.check.verify import SeenOutputs
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.model import Device
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches

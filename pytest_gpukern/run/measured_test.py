@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 import pytest
 
 from pytest_gpukern.check.call_arguments import DeclarationError
-from pytest_gpukern.check.check_call import GuardedArrays, SeenOutputs, check_against_reference
+from pytest_gpukern.check.check_call import GuardedArrays
 from pytest_gpukern.check.diagnosis import diagnose_damage
+from pytest_gpukern.check.verify import SeenOutputs, check_against_reference
 from pytest_gpukern.findings.findings import findings_that_fail
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.libcuda import CudaError

@@ -8,7 +8,7 @@ from test_checked_calls import checked
 
 from pytest_gpukern import Tolerance
 from pytest_gpukern.arrays.compare import default_tolerance
-from pytest_gpukern.check.check_call import check_against_reference
+from pytest_gpukern.check.verify import check_against_reference
 
 RNG = np.random.default_rng(0)
 

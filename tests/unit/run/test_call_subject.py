@@ -11,8 +11,9 @@ import pytest
 
 from pytest_gpukern.arrays.compare import POISONS
 from pytest_gpukern.check import engine
-from pytest_gpukern.check.check_call import GuardedArrays, Turn, check_against_reference
+from pytest_gpukern.check.check_call import GuardedArrays, Turn
 from pytest_gpukern.check.diagnosis import Fault, IncorrectError
+from pytest_gpukern.check.verify import check_against_reference
 from pytest_gpukern.measure.measure import Repeated
 from pytest_gpukern.run import call_subject
 from pytest_gpukern.run.call_subject import CallSubject, CallTarget
