@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
-
-import msgspec
 
 from pytest_gpukern.values.stored import Stored
 
@@ -53,10 +50,6 @@ class Fingerprint(Stored, frozen=True):
 
     def hardware(self, *, on_gpu: bool) -> str | None:
         return self.device_name if on_gpu else self.cpu_model
-
-    def identity(self) -> str:
-        """Returns 64 hexadecimal digits, equal for equal fields in every process."""
-        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
 
 
 class Provenance(Stored, frozen=True):
