@@ -1,10 +1,11 @@
-"""The host's workspace, the simulator's, what is installed, and copies to the host."""
+"""Workspaces of the host, a device and the simulator, what is installed, and copies to the host."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
+import host_cuda
 import numpy as np
 import pytest
 
@@ -12,18 +13,22 @@ from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.arrays.compare import POISON, POISONS
 from pytest_gpukern.backends import backend as backends
 from pytest_gpukern.backends.foreign_array import poison, refuse_what_proves_nothing, to_host
+from pytest_gpukern.backends.gpu_backend import CudaWorkspace
 from pytest_gpukern.backends.host import HostBackend
 
 INPUTS = {"a": np.arange(6.0).reshape(2, 3), "k": 3, "s": np.float32(2)}
 OUTPUTS = {"out": Output((2, 3), "float32"), "flag": Output((), "int8")}
 
 
-@pytest.fixture
-def workspace():
-    return HostBackend().workspace(INPUTS, OUTPUTS)
+@pytest.fixture(params=["host", "device"])
+def workspace(request, monkeypatch):
+    if request.param == "host":
+        return HostBackend().workspace(INPUTS, OUTPUTS)
+    host_cuda.install(monkeypatch)
+    return CudaWorkspace(INPUTS, OUTPUTS, host_cuda.contents_of)
 
 
-# the host's workspace
+# a workspace of the host, and of a device whose memory is the host's
 
 
 def test_a_variant_gets_private_copies_of_arrays_and_scalars_as_they_are(workspace):
@@ -80,7 +85,7 @@ def test_what_was_put_into_the_inputs_has_the_digest_that_they_have_then(workspa
 
 def test_an_adopted_array_is_what_is_compared_and_fetched(workspace):
     workspace.arrays["out"][...] = 1
-    place = workspace.adopt("out", np.full((2, 3), 5, "float64"))
+    place = workspace.adopt("out", np.full((2, 3), 5, "float64").view(workspace.array_type))
     assert (place.shape, place.dtype, place.strides) == ((2, 3), np.dtype("float64"), None)
     assert workspace.fetch("out").tolist() == [[5] * 3] * 2
     assert workspace.compare("out", np.full((2, 3), 5.0), Tolerance()).mismatches == 0
@@ -90,9 +95,10 @@ class Subclass(np.ndarray):
     """Could do anything when it is compared."""
 
 
-@pytest.mark.parametrize("value", [None, [1.0], 1.0, np.zeros(3).view(Subclass), np.ma.zeros(3)])
-def test_what_is_no_plain_array_is_not_adopted(workspace, value):
-    assert workspace.adopt("out", value) is None
+@pytest.mark.parametrize("value", [None, [1.0], 1.0, np.ones(6).view(Subclass), np.ma.zeros(3)])
+def test_what_is_not_exactly_of_the_librarys_type_is_not_adopted(workspace, value):
+    of_device = np.ones(6).view(type("Lazy", (host_cuda.OnDevice,), {}))
+    assert workspace.adopt("out", value) is workspace.adopt("out", of_device) is None
 
 
 def test_fetching_copies_into_the_array_given_or_a_new_one(workspace):
