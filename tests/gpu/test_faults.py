@@ -2,10 +2,10 @@
 
 import os
 import re
-import time
 
 import pytest
 from made_up_runs import whole_run
+from waiting import until
 
 numba = pytest.importorskip("numba")
 
@@ -127,14 +127,6 @@ def on_device():
     nvml.close()
 
 
-def soon(condition, within_s=5.0):
-    """Waits a little: the driver may list a process a moment longer than it lives."""
-    give_up_s = time.monotonic() + within_s
-    while not condition() and time.monotonic() < give_up_s:
-        time.sleep(0.1)
-    return condition()
-
-
 def test_a_fault_fails_its_own_test_and_leaves_nothing_on_the_device(project, pytester, on_device):
     before = on_device()
     result = project(**{name: body for name, (body, _) in FAULTS.items()})
@@ -144,7 +136,7 @@ def test_a_fault_fails_its_own_test_and_leaves_nothing_on_the_device(project, py
     assert failures.keys() == {f"test_{name}" for name in FAULTS}
     for name, (_, why) in FAULTS.items():
         assert why in failures[f"test_{name}"]
-    assert soon(lambda: on_device() == before)
+    assert until(lambda: on_device() == before, 5.0)  # the driver may list a process longer than it lives
     found = results_in(pytester.path / "run.json")
     for name in ("before", *(f"after_{name}" for name in FAULTS)):
         assert found[f"test_it/test_{name}"]["correctness"] == "PASSED"
@@ -165,7 +157,7 @@ def test_what_a_test_does_with_the_context_is_not_the_next_ones_fault(project, o
     before = on_device()
     bodies = {name: f"doubled(gpu_benchmark); {does}" for name, does in CONTEXTS.items()}
     project(**bodies).assert_outcomes(passed=2 + 2 * len(CONTEXTS))
-    assert soon(lambda: on_device() == before)
+    assert until(lambda: on_device() == before, 5.0)  # the driver may list a process longer than it lives
 
 
 HEARTBEAT = """

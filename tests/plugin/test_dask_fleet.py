@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import dask
@@ -17,6 +16,7 @@ import pytest
 from distributed import Client
 from made_up_runs import write_run_file
 from msgspec import structs
+from waiting import until
 
 from pytest_gpukern.cli import dask_fleet
 from pytest_gpukern.cli import main as cli
@@ -170,10 +170,7 @@ def test_a_killed_worker_loses_what_it_measured_and_only_that(fleet, shared):
 
 def ended(pid):
     """Waits until a process has ended, which the kernel sees to."""
-    give_up_s = time.monotonic() + 20.0
-    while is_alive(pid):
-        assert time.monotonic() < give_up_s
-        time.sleep(0.01)
+    assert until(lambda: not is_alive(pid))
 
 
 def test_a_pytest_that_hangs_is_ended_and_its_worker_goes_on(fleet, shared):

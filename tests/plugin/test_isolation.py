@@ -5,10 +5,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from waiting import until
 
 from pytest_gpukern.gpu.processes import is_alive
 
@@ -542,9 +542,7 @@ def test_ctrl_c_and_sigterm_end_the_other_process_and_keep_what_was_measured(
     command = [sys.executable, "-m", "pytest", *options]
     with subprocess.Popen(command, cwd=pytester.path, stdout=subprocess.PIPE, text=True) as process:
         log = pytester.path / "ran.log"
-        give_up_s = time.monotonic() + 60
-        while not (log.exists() and "test_broken" in log.read_text()) and time.monotonic() < give_up_s:
-            time.sleep(0.05)
+        until(lambda: log.exists() and "test_broken" in log.read_text(), 60.0)
         process.send_signal(number)
         output, _ = process.communicate(timeout=60)
     assert process.returncode == status

@@ -5,11 +5,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 from made_up_runs import whole_run
+from waiting import until
 
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.cli import main as cli
@@ -303,10 +303,8 @@ def test_an_interrupt_while_sessions_are_recorded_writes_nothing_and_leaves_no_p
     command = [sys.executable, "-m", "pytest", *options, "--gpukern-baseline=create"]
     output = pytester.path / "output"
     with output.open("wb") as into, subprocess.Popen(command, stdout=into, cwd=pytester.path) as run:
-        give_up_s = time.monotonic() + 60
         log = pytester.path / "sessions.log"
-        while not (log.exists() and len(log.read_text().splitlines()) == 3) and time.monotonic() < give_up_s:
-            time.sleep(0.05)
+        until(lambda: log.exists() and len(log.read_text().splitlines()) == 3, 60.0)
         os.kill(run.pid, signal.SIGINT)
     assert run.returncode == pytest.ExitCode.INTERRUPTED
     assert not [pid for pid, *_ in sessions_of(pytester) if is_alive(int(pid))]

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from made_up_results import measured, result
 from msgspec import structs
+from waiting import until
 
 from pytest_gpukern.gpu.processes import is_alive
 from pytest_gpukern.package import FOLDER
@@ -87,13 +88,6 @@ def begun(children, hear, timeout_s=None):
     child.begin(children.begin(child, ChildRequest((A, B))))
     assert child.collected(hear) == messages.Collected((A, B))
     return child, child.run(RunTest(A), hear, timeout_s=timeout_s, too_long="took too long")
-
-
-def until(condition, within_s=20.0):
-    give_up_s = time.monotonic() + within_s
-    while not condition() and time.monotonic() < give_up_s:
-        time.sleep(0.01)
-    return condition()
 
 
 def gone(file):
