@@ -284,7 +284,7 @@ def note_lost_context(item: pytest.Item) -> str | None:
     if error is None:
         # A context from before the body is a fixture's; the next test of the module needs it.
         of_the_module = CONTEXT in item.stash and item.stash[CONTEXT] == gpu.current_context()
-        error = gpu.context_change(another_may_stay=of_the_module or not stash.role_of(config).is_replaced)
+        error = gpu.context_change(another_may_stay=of_the_module or stash.CHILD not in config.stash)
     if error is not None:
         config.stash[stash.LOST] = stash.LostContext(item.nodeid, error, is_fault=fault is not None)
     return fault
@@ -345,7 +345,7 @@ def _fail_where_threads_go_on_launching(item: pytest.Item, *, failed: bool) -> N
     if not who:
         return
     why = f"{who} left running by this test kept launching on the GPU"
-    if stash.role_of(config).is_replaced:
+    if stash.CHILD in config.stash:
         config.stash[stash.LOST] = stash.LostContext(item.nodeid, why)
     if not failed:
         raise _failure(f"{why}; join it in the test")

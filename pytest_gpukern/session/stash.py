@@ -30,7 +30,7 @@ SIMULATOR = pytest.StashKey["SimulatorState"]()
 ENVIRONMENT = pytest.StashKey["Environment"]()
 ROLE = pytest.StashKey["Role"]()
 CHILD = pytest.StashKey[Any]()
-"""The plugin of a process that another one started to run tests."""
+"""The plugin of a process that another one started to run tests, and replaces if its context is lost."""
 KNOWN_CASES: pytest.StashKey[tuple[tuple[KnownCases, ...], bool]] = pytest.StashKey()
 """The cases of the selected files, and whether nothing was left out."""
 LOST = pytest.StashKey["LostContext"]()
@@ -71,13 +71,11 @@ class Role:
         where: where its tests run.
         reports: whether it gathers results and writes files.
         judges: whether verdicts fail tests here; of a confirming session, they do so where it was started.
-        is_replaced: whether another process takes over if this one loses its CUDA context.
     """
 
     where: Where = Where.HERE
     reports: bool = True
     judges: bool = True
-    is_replaced: bool = False
 
 
 class LostContext(NamedTuple):
@@ -129,8 +127,7 @@ def role_of(config: pytest.Config) -> Role:
         if child is None:
             config.stash[ROLE] = Role(_where(config), reports=not hasattr(config, "workerinput"))
         else:
-            judges = child.begin.children is not None
-            config.stash[ROLE] = Role(reports=False, judges=judges, is_replaced=True)
+            config.stash[ROLE] = Role(reports=False, judges=child.begin.children is not None)
     return config.stash[ROLE]
 
 

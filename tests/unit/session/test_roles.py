@@ -57,8 +57,8 @@ def _asked(monkeypatch):
         (config("tx", asked=False), Role(Where.WORKERS)),
         (config(worker=True), Role(Where.MEASURING, reports=False)),
         (config(worker=True, isolate=False), Role(reports=False)),
-        (config(child={"options": []}), Role(reports=False, is_replaced=True)),
-        (config(child={}), Role(reports=False, judges=False, is_replaced=True)),
+        (config(child={"options": []}), Role(reports=False)),
+        (config(child={}), Role(reports=False, judges=False)),
     ],
 )
 def test_a_process_knows_what_it_does_for_its_run(config, role):
