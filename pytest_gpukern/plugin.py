@@ -26,7 +26,7 @@ from pytest_gpukern.session.item import (
 )
 from pytest_gpukern.session.stash import (
     BEGAN_WITH,
-    Where,
+    distributes,
     environment_for_test,
     environment_of,
     role_of,
@@ -87,7 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "thread_unsafe(reason=): pytest-run-parallel runs it in one thread")
     role = role_of(config)
     isolation = None
-    if role.where is Where.MEASURING:
+    if role.isolates:
         from pytest_gpukern.session.isolation import Isolation
 
         isolation = Isolation(config)
@@ -122,7 +122,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Recorder(config), "gpukern-recorder")
     if isolation is not None:
         config.pluginmanager.register(isolation, "gpukern-isolation")
-    if role.where is Where.WORKERS and asked(config):
+    if asked(config) and distributes(config):
         from pytest_gpukern.session.workers import Workers
 
         config.pluginmanager.register(Workers(config), "gpukern-workers")

@@ -18,7 +18,6 @@ from pytest_gpukern.session.stash import (
     CHILD,
     KNOWN_CASES,
     Assignment,
-    Where,
     environment_of,
     refusing,
     role_of,
@@ -168,7 +167,7 @@ def prepare_tests(session: pytest.Session, items: list[pytest.Item], *, deselect
 def _load_what_tests_need(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Imports what measures, and asks git, if tests here use it: the first test's time has neither."""
     # Nothing looks for a GPU where no test needs one.
-    if any(map(may_use_gpu, items)) and role_of(config).where is Where.HERE:
+    if any(map(may_use_gpu, items)) and not role_of(config).isolates:
         from pytest_gpukern.measure.observers import OBSERVERS
         from pytest_gpukern.report import progress  # noqa: F401
         from pytest_gpukern.run import measured_test  # noqa: F401

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -51,29 +50,18 @@ _INSIDE = {
 """pytest's options that need the tests in its own process → where pytest keeps them."""
 
 
-class Where(enum.Enum):
-    """Says where the tests run that may use the GPU."""
-
-    HERE = enum.auto()
-    MEASURING = enum.auto()
-    """In a process beside this one, one at a time: a crash or a lost context costs that process alone."""
-    WORKERS = enum.auto()
-    """In workers of xdist, each of which has a role of its own."""
-    SESSIONS = enum.auto()
-    """In sessions before the test loop; the tests then report what was found."""
-
-
 @dataclass(frozen=True)
 class Role:
     """Says what this process does for its run.
 
     Attributes:
-        where: where its tests run.
+        isolates: whether its tests that may use the GPU run in a process beside it, one at a time: a crash or
+            a lost context costs that process alone.
         reports: whether it gathers results and writes files.
         judges: whether verdicts fail tests here; of a confirming session, they do so where it was started.
     """
 
-    where: Where = Where.HERE
+    isolates: bool = False
     reports: bool = True
     judges: bool = True
 
@@ -125,25 +113,23 @@ def role_of(config: pytest.Config) -> Role:
     if ROLE not in config.stash:
         child = config.stash.get(CHILD, None)
         if child is None:
-            config.stash[ROLE] = Role(_where(config), reports=not hasattr(config, "workerinput"))
+            config.stash[ROLE] = Role(_isolates(config), reports=not hasattr(config, "workerinput"))
         else:
             config.stash[ROLE] = Role(reports=False, judges=child.begin.children is not None)
     return config.stash[ROLE]
 
 
-def _where(config: pytest.Config) -> Where:
-    """Returns where the tests of a run run that may use the GPU.
+def _isolates(config: pytest.Config) -> bool:
+    """Returns whether the tests that may use the GPU run in a measuring process.
 
-    They run in a measuring process if we measure on a GPU, if somebody asks for it, or if the time of a test
-    is limited: nothing else stops a crash or a hang of the simulator.
+    They do if we measure on a GPU, if somebody asks for it, or if the time of a test is limited: nothing else
+    stops a crash or a hang of the simulator. Workers of xdist decide for themselves.
     """
-    if distributes(config):
-        return Where.WORKERS
-    if not asked(config):
-        return Where.HERE
+    if distributes(config) or not asked(config):
+        return False
     settings = settings_of(config)
-    if settings.against or settings.sanitize or settings.code:
-        return Where.SESSIONS
+    if settings.against or settings.sanitize or settings.code:  # they run in sessions before the test loop
+        return False
     inside = next((option for option, dest in _INSIDE.items() if config.getoption(dest, False)), None)
     if config.pluginmanager.is_blocked("reports"):  # which sends reports from process to process
         inside = "-p no:reports"
@@ -158,7 +144,7 @@ def _where(config: pytest.Config) -> Where:
         wanted = settings.bounds_tests or (
             ISOLATED_WHEN_MEASURED and (of_run or environment_of(config).gpu.measures)
         )
-    return Where.MEASURING if wanted else Where.HERE
+    return bool(wanted)
 
 
 def distributes(config: pytest.Config) -> bool:

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_gpukern.session import stash
-from pytest_gpukern.session.stash import CHILD, ENVIRONMENT, SETTINGS, Role, Where, role_of
+from pytest_gpukern.session.stash import CHILD, ENVIRONMENT, SETTINGS, Role, role_of
 
-HERE, MEASURING, SESSIONS = Role(), Role(Where.MEASURING), Role(Where.SESSIONS)
+HERE, MEASURING = Role(), Role(isolates=True)
 ASKED = {"against": None, "sanitize": None, "code": (), "isolate": None, "bounds_tests": False}
 
 
@@ -50,12 +50,12 @@ def _asked(monkeypatch):
         (config("setupplan"), HERE),
         (config("no:reports"), HERE),
         (config("no:terminal"), MEASURING),
-        (config(against="main"), SESSIONS),
-        (config(sanitize=("memcheck",), isolate=True), SESSIONS),
-        (config(code=("sm_90",), gpu=False), SESSIONS),
-        (config("tx"), Role(Where.WORKERS)),
-        (config("tx", asked=False), Role(Where.WORKERS)),
-        (config(worker=True), Role(Where.MEASURING, reports=False)),
+        (config(against="main"), HERE),
+        (config(sanitize=("memcheck",), isolate=True), HERE),
+        (config(code=("sm_90",), gpu=False), HERE),
+        (config("tx"), HERE),
+        (config("tx", asked=False), HERE),
+        (config(worker=True), Role(isolates=True, reports=False)),
         (config(worker=True, isolate=False), Role(reports=False)),
         (config(child={"options": []}), Role(reports=False)),
         (config(child={}), Role(reports=False, judges=False)),
