@@ -29,7 +29,8 @@ from pytest_gpukern.session.stash import (
     distributes,
     environment_for_test,
     environment_of,
-    role_of,
+    isolates,
+    reports,
     settings_of,
     simulator_of,
 )
@@ -85,9 +86,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "pytest-benchmark's fixture",
     )
     config.addinivalue_line("markers", "thread_unsafe(reason=): pytest-run-parallel runs it in one thread")
-    role = role_of(config)
     isolation = None
-    if role.isolates:
+    if isolates(config):
         from pytest_gpukern.session.isolation import Isolation
 
         isolation = Isolation(config)
@@ -97,7 +97,7 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_gpukern.sanitizer.child_setup import prepare_libraries
 
             prepare_libraries()
-    if role.reports:
+    if reports(config):
         from pytest_gpukern.session.controller import Controller, end_on_sigterm
 
         controller = Controller(config)

@@ -19,8 +19,9 @@ from pytest_gpukern.session.stash import (
     KNOWN_CASES,
     Assignment,
     environment_of,
+    isolates,
+    judges,
     refusing,
-    role_of,
     settings_of,
     simulator_of,
     workers_of,
@@ -150,7 +151,7 @@ def prepare_tests(session: pytest.Session, items: list[pytest.Item], *, deselect
     """Gets ready to run selected tests; pytest.UsageError for equal names, unknown axes or a bad baseline."""
     config = session.config
     settings = settings_of(config)
-    if role_of(config).judges:  # a base may have what the working tree has mended
+    if judges(config):  # a base may have what the working tree has mended
         _refuse_equal_names(config, items)
     if settings.axes:
         _refuse_bad_axes(settings.axes, items)
@@ -167,7 +168,7 @@ def prepare_tests(session: pytest.Session, items: list[pytest.Item], *, deselect
 def _load_what_tests_need(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Imports what measures, and asks git, if tests here use it: the first test's time has neither."""
     # Nothing looks for a GPU where no test needs one.
-    if any(map(may_use_gpu, items)) and not role_of(config).isolates:
+    if any(map(may_use_gpu, items)) and not isolates(config):
         from pytest_gpukern.measure.observers import OBSERVERS
         from pytest_gpukern.report import progress  # noqa: F401
         from pytest_gpukern.run import measured_test  # noqa: F401

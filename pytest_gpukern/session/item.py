@@ -353,7 +353,7 @@ def _fail_where_threads_go_on_launching(item: pytest.Item, *, failed: bool) -> N
 
 def _fail_by_the_gate(item: pytest.Item, test: MeasuredTest, failures: Sequence[GateFailure]) -> None:
     """Fails a test for the gate's reasons, if any; in a child session its parent judges."""
-    if failures and stash.role_of(item.config).judges:
+    if failures and stash.judges(item.config):
         test.gate_failures = tuple(failures)
         raise _failure("\n".join(map(str, failures)))
 

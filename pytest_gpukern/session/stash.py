@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 SETTINGS = pytest.StashKey["Settings"]()
 SIMULATOR = pytest.StashKey["SimulatorState"]()
 ENVIRONMENT = pytest.StashKey["Environment"]()
-ROLE = pytest.StashKey["Role"]()
 CHILD = pytest.StashKey[Any]()
 """The plugin of a process that another one started to run tests, and replaces if its context is lost."""
 KNOWN_CASES: pytest.StashKey[tuple[tuple[KnownCases, ...], bool]] = pytest.StashKey()
@@ -48,22 +47,6 @@ _INSIDE = {
     "--setup-plan": "setupplan",
 }
 """pytest's options that need the tests in its own process → where pytest keeps them."""
-
-
-@dataclass(frozen=True)
-class Role:
-    """Says what this process does for its run.
-
-    Attributes:
-        isolates: whether its tests that may use the GPU run in a process beside it, one at a time: a crash or
-            a lost context costs that process alone.
-        reports: whether it gathers results and writes files.
-        judges: whether verdicts fail tests here; of a confirming session, they do so where it was started.
-    """
-
-    isolates: bool = False
-    reports: bool = True
-    judges: bool = True
 
 
 class LostContext(NamedTuple):
@@ -104,28 +87,27 @@ class Assignment:
         return None if given is None else cls(**given)
 
 
-def role_of(config: pytest.Config) -> Role:
-    """Returns the role of this process.
+def reports(config: pytest.Config) -> bool:
+    """Returns whether this process gathers a run's results and writes its files."""
+    return CHILD not in config.stash and not hasattr(config, "workerinput")
+
+
+def judges(config: pytest.Config) -> bool:
+    """Returns whether verdicts fail tests here; of a confirming session, they do so where it was started."""
+    child = config.stash.get(CHILD, None)
+    return child is None or child.begin.children is not None
+
+
+def isolates(config: pytest.Config) -> bool:
+    """Returns whether tests that may use the GPU run in a measuring process beside this one, one at a time.
+
+    They do if we measure on a GPU, if somebody asks for it, or if the time of a test is limited: nothing else
+    stops a crash or a hang of the simulator. Workers of xdist decide for themselves.
 
     Raises:
         pytest.UsageError: isolation was asked for, and also an option that needs the tests in this process.
     """
-    if ROLE not in config.stash:
-        child = config.stash.get(CHILD, None)
-        if child is None:
-            config.stash[ROLE] = Role(_isolates(config), reports=not hasattr(config, "workerinput"))
-        else:
-            config.stash[ROLE] = Role(reports=False, judges=child.begin.children is not None)
-    return config.stash[ROLE]
-
-
-def _isolates(config: pytest.Config) -> bool:
-    """Returns whether the tests that may use the GPU run in a measuring process.
-
-    They do if we measure on a GPU, if somebody asks for it, or if the time of a test is limited: nothing else
-    stops a crash or a hang of the simulator. Workers of xdist decide for themselves.
-    """
-    if distributes(config) or not asked(config):
+    if CHILD in config.stash or distributes(config) or not asked(config):
         return False
     settings = settings_of(config)
     if settings.against or settings.sanitize or settings.code:  # they run in sessions before the test loop

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_gpukern.session import stash
-from pytest_gpukern.session.stash import CHILD, ENVIRONMENT, SETTINGS, Role, role_of
+from pytest_gpukern.session.stash import CHILD, ENVIRONMENT, SETTINGS, isolates, judges, reports
 
-HERE, MEASURING = Role(), Role(isolates=True)
+HERE, MEASURING = {"reports", "judges"}, {"isolates", "reports", "judges"}
 ASKED = {"against": None, "sanitize": None, "code": (), "isolate": None, "bounds_tests": False}
 
 
@@ -55,15 +55,14 @@ def _asked(monkeypatch):
         (config(code=("sm_90",), gpu=False), HERE),
         (config("tx"), HERE),
         (config("tx", asked=False), HERE),
-        (config(worker=True), Role(isolates=True, reports=False)),
-        (config(worker=True, isolate=False), Role(reports=False)),
-        (config(child={"options": []}), Role(reports=False)),
-        (config(child={}), Role(reports=False, judges=False)),
+        (config(worker=True), {"isolates", "judges"}),
+        (config(worker=True, isolate=False), {"judges"}),
+        (config(child={"options": []}), {"judges"}),
+        (config(child={}), set()),
     ],
 )
 def test_a_process_knows_what_it_does_for_its_run(config, role):
-    assert role_of(config) == role
-    assert role_of(config) is role_of(config)
+    assert {does.__name__ for does in (isolates, reports, judges) if does(config)} == role
 
 
 @pytest.mark.parametrize(
@@ -71,4 +70,4 @@ def test_a_process_knows_what_it_does_for_its_run(config, role):
 )
 def test_isolation_is_refused_with_what_needs_the_tests_in_this_process(option, named):
     with pytest.raises(pytest.UsageError, match=f"--gpukern-isolate=on: {named} needs the tests in pytest's"):
-        role_of(config(option, isolate=True))
+        isolates(config(option, isolate=True))
