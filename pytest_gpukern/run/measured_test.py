@@ -51,9 +51,6 @@ class Failed(pytest.fail.Exception):  # type: ignore[name-defined,misc]
 class MeasuredTest:
     """Follows one attempt at a test. The test itself sees only `GpuBenchmark`, which forwards to this.
 
-    Args:
-        begun_s: when its set-up began, by the monotonic clock.
-
     Attributes:
         sessions: the results of the test's other sessions, in the order measured.
         rejected: the broken case that it checked.
@@ -65,10 +62,9 @@ class MeasuredTest:
         seen: what the test's calls left in each of their outputs, until it is torn down.
     """
 
-    def __init__(self, context: SubjectContext, *, begun_s: float) -> None:
+    def __init__(self, context: SubjectContext) -> None:
         self.environment = context.environment
         self.context = context
-        self._begun_s = begun_s
         self._is_ours, self._has_check = True, False
         self.evidence: Evidence | None = None
         self.sessions: tuple[Result, ...] = ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
 MARKER = "gpu_benchmark"
 MEASURED = pytest.StashKey["MeasuredTest"]()
-BEGUN_S = pytest.StashKey[float]()
-"""When the set-up of an attempt at a test began, by the monotonic clock."""
 NOT_PASSED = pytest.StashKey[bool]()
 """Set where a phase of a test has failed or was skipped."""
 MISSING_IN_SUBTEST = pytest.StashKey[BaseException]()
@@ -109,10 +106,7 @@ def timeout_of(item: pytest.Item) -> float | None:
 def new_test(item: pytest.Item) -> MeasuredTest:
     from pytest_gpukern.run.measured_test import MeasuredTest
 
-    config = item.config
-    make = config.stash.get(stash.NEW_TEST, MeasuredTest)
-    test = make(context_of(item), begun_s=item.stash[BEGUN_S])
-    item.stash[MEASURED] = test
+    item.stash[MEASURED] = test = item.config.stash.get(stash.NEW_TEST, MeasuredTest)(context_of(item))
     return test
 
 
@@ -185,7 +179,6 @@ def begin(item: pytest.Item) -> None:
     It fails a test whose marker has an unknown or impossible argument, with file and line, and one that may
     use the GPU if an earlier test has lost this process's CUDA context.
     """
-    item.stash[BEGUN_S] = time.monotonic()
     ACCOUNT.begin(None)
     if stash.ENVIRONMENT in item.config.stash:
         from pytest_gpukern.gpu.live_threads import note_starter  # only in runs that use this plugin
