@@ -224,8 +224,8 @@ def _verdict(
         return verdict
     if len(fresh) >= FRESH_SESSIONS:
         return confirm(verdict, fresh, basis)
-    reason = f"{verdict.reason}; not confirmed: B has {len(fresh)} of {FRESH_SESSIONS} sessions"
-    return structs.replace(verdict, reason=reason, gates=False, suspected=False)
+    missing = f"not confirmed: B has {len(fresh)} of {FRESH_SESSIONS} sessions"
+    return verdict.adding(missing, gates=False, suspected=False)
 
 
 def _differences(results: Iterable[Result], a: _Past) -> list[str]:

@@ -137,16 +137,14 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
         since_opening = basis.change(basis.opening, fresh)
         crept = _screened(since_opening, threshold, confirming=FRESH_SESSIONS, since=basis.since_opening)
         if crept.kind is VerdictKind.SLOWER:
-            reason = f"{crept.reason}; {numbers(change)} since all {change.recorded}"
-            verdict = structs.replace(crept, reason=reason)
+            verdict = crept.adding(f"{numbers(change)} since all {change.recorded}")
     verdict = _unless_busy(verdict, fresh)
     if basis.anchor and _barred(fresh, basis.anchor, basis.conditions) is None:
         verdict = _with_anchor(verdict, basis.change(basis.anchor, fresh), threshold)
     gates = len(reference) >= FEWEST
     row = FALSE_ALARMS[max(known for known in FALSE_ALARMS if known <= threshold)]
-    verdict = structs.replace(
-        verdict,
-        reason="; ".join([verdict.reason, *_remarks(basis, change)]),
+    verdict = verdict.adding(
+        *_remarks(basis, change),
         gates=gates,
         suspected=gates and verdict.kind is VerdictKind.SLOWER,
         false_alarm=_chance(row, len(basis.opening or reference)) if gates else 0.0,
@@ -209,10 +207,9 @@ def undecidable(suspicion: Verdict, problem: str) -> Verdict:
 
 def of_host(verdict: Verdict, fails_with: str = "--gpukern-fail-on") -> Verdict:
     """Returns a verdict about a host's time: it fails no test, so there is nothing to confirm."""
-    reason = verdict.reason
-    if verdict.kind is VerdictKind.SLOWER:
-        reason += f"; a host time fails no test by default ({fails_with}=host)"
-    return structs.replace(verdict, reason=reason, suspected=False, false_alarm=0.0)
+    slower = verdict.kind is VerdictKind.SLOWER
+    words = [f"a host time fails no test by default ({fails_with}=host)"] if slower else []
+    return verdict.adding(*words, suspected=False, false_alarm=0.0)
 
 
 def judge_paired(pairs: Sequence[Pair], *, threshold: float, shared: SharedSpread | None = None) -> Verdict:
@@ -233,7 +230,7 @@ def judge_paired(pairs: Sequence[Pair], *, threshold: float, shared: SharedSprea
     verdict = _screened_pairs(change, threshold, pairs)
     open_still = verdict.kind is VerdictKind.UNDECIDED and verdict.others_share is None
     if open_still and verdict.ratio_low is not None:
-        verdict = _with_remedy(verdict, change, threshold)
+        verdict = verdict.adding(settling_words(change, math.log1p(threshold)))
     suspected = verdict.kind is VerdictKind.SLOWER
     row = FALSE_ALARMS_OF_PAIRS[timer_row(pairs[0][0].timer).device_timed]
     return structs.replace(verdict, suspected=suspected, false_alarm=_chance(row, len(pairs)))
@@ -271,8 +268,9 @@ def confirm_paired(
         return _unconfirmed(suspicion, again)
     apart = min(log_ratios(pairs)) > 0
     verdict = _decided(suspicion, again, change, threshold, apart=apart)
-    if verdict.kind is VerdictKind.UNDECIDED and apart and change.delta >= math.log1p(threshold):
-        return _with_remedy(verdict, change, threshold) if last else suspicion
+    limit = math.log1p(threshold)
+    if verdict.kind is VerdictKind.UNDECIDED and apart and change.delta >= limit:
+        return verdict.adding(settling_words(change, limit)) if last else suspicion
     return verdict
 
 
@@ -283,11 +281,6 @@ def _screened_pairs(change: Change, threshold: float, pairs: Sequence[Pair]) -> 
         threshold=threshold,
         pairs=tuple((base.summary.median_ns, head.summary.median_ns) for base, head in pairs),
     )
-
-
-def _with_remedy(verdict: Verdict, change: Change, threshold: float) -> Verdict:
-    remedy = settling_words(change, math.log1p(threshold))
-    return structs.replace(verdict, reason=f"{verdict.reason}; {remedy}")
 
 
 def shared_spread_of_pairs(cases: Iterable[Sequence[Pair]]) -> dict[str, SharedSpread]:
@@ -380,11 +373,10 @@ def _unless_busy(verdict: Verdict, fresh: Sequence[Measurement]) -> Verdict:
 
 def _with_anchor(verdict: Verdict, since_first: Change, threshold: float) -> Verdict:
     """Returns the verdict with the change since the first epoch; says so where small steps have added up."""
-    reason, limit = verdict.reason, math.log1p(threshold)
-    grown = since_first.least() > 0 and since_first.delta >= limit
-    if grown and verdict.kind in (VerdictKind.SAME, VerdictKind.UNDECIDED):
-        reason = f"{reason}; since the first epoch {numbers(since_first)}"
-    return structs.replace(verdict, reason=reason, anchor=ratio_of(since_first.delta))
+    grown = since_first.least() > 0 and since_first.delta >= math.log1p(threshold)
+    told = grown and verdict.kind in (VerdictKind.SAME, VerdictKind.UNDECIDED)
+    words = [f"since the first epoch {numbers(since_first)}"] if told else []
+    return verdict.adding(*words, anchor=ratio_of(since_first.delta))
 
 
 def _remarks(basis: Basis, change: Change) -> list[str]:

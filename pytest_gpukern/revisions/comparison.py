@@ -211,10 +211,7 @@ class Against:
 
     def _replay(self, item: pytest.Item, conclusion: judging.Conclusion) -> None:
         about = f"against {self._revisions}"  # so that a stored verdict says what it is about
-        verdicts = {
-            key: structs.replace(verdict, reason=f"{verdict.reason}; {about}")
-            for key, verdict in conclusion.verdicts.items()
-        }
+        verdicts = {key: verdict.adding(about) for key, verdict in conclusion.verdicts.items()}
         result = conclusion.result
         if result is not None:
             result = structs.replace(result, verdicts=verdicts, inputs=None)

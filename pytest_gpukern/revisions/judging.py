@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
+from pytest_gpukern.baseline.merge import confirmed_slower
 from pytest_gpukern.gate import judge
 from pytest_gpukern.gate.change import Pair, log_ratios, percent
 from pytest_gpukern.gate.spread import SharedSpread, spread_key
@@ -140,8 +141,7 @@ class Conclusion:
     @property
     def confirmed(self) -> bool:
         again = any(session.role is SessionRole.CONFIRMING for session in self.sessions)
-        kinds = [verdict.kind for verdict in self.verdicts.values() if not verdict.suspected]
-        return again and VerdictKind.SLOWER in kinds
+        return again and self.result is not None and confirmed_slower(self.result)
 
     @classmethod
     def of(cls, head: Side, verdicts: Mapping[str, Verdict]) -> Conclusion:
@@ -257,12 +257,8 @@ def _judged(
         if verdict.suspected:
             return suspicion
     invalid, code = len(all_pairs) - len(pairs), () if same is None else (SAME_CODE if same else NEW_CODE,)
-    reason = f"{verdict.reason}; {invalid} of {len(all_pairs)} pairs of sessions are not valid"
-    return structs.replace(
-        verdict,
-        differences=(*code, *verdict.differences),
-        reason=reason if invalid else verdict.reason,
-    )
+    words = [f"{invalid} of {len(all_pairs)} pairs of sessions are not valid"] if invalid else []
+    return verdict.adding(*words, differences=(*code, *verdict.differences))
 
 
 def _same_work(pairs: Sequence[Pair], threshold: float) -> Verdict:

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from pytest_gpukern.values.backend_table import runs_on_gpu
 from pytest_gpukern.values.difference import Difference
@@ -362,6 +362,10 @@ class Verdict(Stored, frozen=True):
     others_share: float | None = None
     unconfirmed: bool = False
     other_card: bool = False
+
+    def adding(self, *words: str, **changes: Any) -> Verdict:
+        """Returns the verdict with more to say, and with other fields changed."""
+        return structs.replace(self, reason="; ".join([self.reason, *words]), **changes)
 
     @property
     def explained(self) -> str:
