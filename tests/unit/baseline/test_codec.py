@@ -65,25 +65,13 @@ def test_what_a_session_was_recorded_on_and_what_a_call_launches_are_kept(tmp_pa
     timed = structs.replace(measurement_of(), work=(copy, *work), order=(0, 1, 2, 1))
     provenance = Provenance("beef", True, "main", "https://ci/1")
     known = {"measurements": (timed,), "kernels": tuple(seen), "provenance": provenance}
-    record("create", seen_by_cupti(case_of(tmp_path), **known))
+    record("create", result_of(case_of(tmp_path), **known))
     (session,) = load(path_in(tmp_path)).of("vector_exp-numba-n=1000").sessions
     assert session.provenance == provenance
     assert ([kernel.grid[0] for kernel in session.kernels], session.launched) == ([63, 1], (0, 1, 0))
 
 
-CUPTI = "kernel/cupti/cold"
 SEEN = KernelFacts("f(int)", 40, 128, 3072, grid=(63, 1, 1), block=(256, 1, 1), symbol="_Z1fi")
-
-
-def seen_by_cupti(case, **changes):
-    """Returns a result with CUPTI's time, and what is known of the kernel."""
-    clocks = {"clocks": {"sm_mhz": 1980.0, "memory_mhz": 3201, "power_w": 300.0}}
-    timed = structs.replace(measurement_of(timer="cupti"), observations=clocks)
-    timed = structs.replace(timed, fixed_cost_ns=2900.123456, invalid_samples=12, jitter_ns=9.23760430)
-    facts = structs.replace(SEEN, blocks_per_sm=6, occupancy=0.75, machine_code_sha256="beef")
-    grids = [structs.replace(facts, grid=(n, 1, 1)) for n in (63, 1, 63)]
-    found = {"measurements": (timed,), "kernels": tuple(grids), "compile_ns": 3e8}
-    return result_of(case, **{**found, **changes})
 
 
 @given(st.lists(st.floats(1, 9), min_size=3, max_size=3), st.none() | st.permutations(range(5)))
