@@ -125,14 +125,16 @@ class _Past(NamedTuple):
 
     @classmethod
     def of(cls, runs: Iterable[RunResults]) -> _Past:
-        times: dict[tuple[str, str], list[SessionTime]] = {}
-        fingerprints: list[Fingerprint] = []
         measured = [(run, name, of) for run in runs for name, sessions in _tests(run) for of in sessions]
-        for run, name, session in measured:
+        times = grouped(
+            ((name, time.key), _recorded(run, session, time))
+            for run, name, session in measured
+            for time in session.measurements
+            if time.invalid is None
+        )
+        fingerprints: list[Fingerprint] = []
+        for _, _, session in measured:
             fingerprints += [session.fingerprint] if session.fingerprint not in fingerprints else []
-            for time in session.measurements:
-                if time.invalid is None:
-                    times.setdefault((name, time.key), []).append(_recorded(run, session, time))
         by_model = grouped(
             (model, _of_model(known, model))
             for known in times.values()

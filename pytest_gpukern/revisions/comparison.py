@@ -30,6 +30,7 @@ from pytest_gpukern.session import stash
 from pytest_gpukern.session.controller import Controller
 from pytest_gpukern.session.item import first_line, marker_of, measures_in, replay
 from pytest_gpukern.values.atomic_file import TemporaryFolder
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import SessionRole
@@ -243,10 +244,8 @@ def closing(cases: Mapping[str, judging.Both], removed: Sequence[str], *, uncoll
     changed = [nodeid for nodeid, same in known.items() if not same]
     same_work = sum(map(judging.measured_once, cases.values()))
     new = [nodeid for nodeid, (base, _) in cases.items() if not any(base)]
-    failed: dict[str, list[str]] = {}
-    for nodeid, (base, _) in cases.items():
-        if (text := judging.failure_on_base(base)) is not None:
-            failed.setdefault(first_line(text), []).append(nodeid)
+    failures = {nodeid: judging.failure_on_base(base) for nodeid, (base, _) in cases.items()}
+    failed = grouped((first_line(text), nodeid) for nodeid, text in failures.items() if text is not None)
     lines = []
     if known:
         some = f" ({some_of(changed)})" if changed else ""

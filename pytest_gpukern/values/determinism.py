@@ -42,9 +42,6 @@ def of_sessions(sessions: Iterable[tuple[str | None, str | None]]) -> Determinis
         return None
     if Determinism.TOLERANT in kinds:
         return Determinism.TOLERANT
-    by_method: dict[str, set[str]] = {}
-    for _, bits in looked:
-        if bits is not None:
-            by_method.setdefault(hash_method(bits), set()).add(bits)
-    differ = any(len(hashes) > 1 for hashes in by_method.values())
+    hashes = {bits for _, bits in looked if bits is not None}
+    differ = len(hashes) > len(set(map(hash_method, hashes)))
     return Determinism.RUN_TO_RUN if differ or Determinism.RUN_TO_RUN in kinds else Determinism.BITWISE
