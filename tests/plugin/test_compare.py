@@ -1,17 +1,16 @@
 """Checks `gpukern compare` on runs and baselines in any combination, by the gate's rule."""
 
 import csv
-import dataclasses
 import io
 import json
 import shutil
 from collections import Counter
 
 import pytest
+from made_up_runs import whole_run
 
 from pytest_gpukern.cli import main as cli
-from pytest_gpukern.report.run_file import read_run, run_text
-from pytest_gpukern.values.result import Result, Verdict
+from pytest_gpukern.values.result import Verdict
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 from .conftest import FIRST, SECOND
@@ -44,12 +43,9 @@ def rows(compare, tmp_path):
 
 def edit(path, change):
     """Changes the results of a run file, as plain JSON, and the further sessions that a test gives them."""
-    run = read_run(path)
-    content = {"results": [result.to_json() for result in run.results], "sessions": []}
+    content = whole_run(path)
     change(content)
-    results, others = ([Result.from_json(each) for each in content[name]] for name in content)
-    sessions = {of.nodeid: [other for other in others if other.nodeid == of.nodeid] for of in results}
-    path.write_text(run_text(dataclasses.replace(run, results=results, sessions=sessions)))
+    path.write_text(json.dumps(content))
 
 
 RUN, FOLDER, FILE = "{}.json", "{}", "{}/doubling.fake-gpu.json"
