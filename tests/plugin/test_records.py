@@ -10,15 +10,7 @@ from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.cli.main import main
 from pytest_gpukern.report import records
 
-from .conftest import FIRST, GPU_PROBLEM, SECOND, refused, repeat_sessions
-
-
-@pytest.fixture
-def recorded(gpu):
-    """As `gpu`, with a baseline of one session of 1 µs for both variants."""
-    gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
-    return gpu
-
+from .conftest import FIRST, GPU_PROBLEM, SECOND, refused
 
 RECORD = "--gpu-benchmark --gpukern-baseline=create"
 PRUNE = "to remove: gpukern baseline prune baselines/doubling.fake-gpu.json --case"
@@ -38,7 +30,6 @@ def rename_second(pytester):
 
 
 def test_append_records_nothing_of_what_was_confirmed_to_be_slower(recorded, pytester, monkeypatch):
-    repeat_sessions(pytester.path, 3)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     result = recorded("--gpukern-baseline=append")
     result.assert_outcomes(passed=1, failed=1)
@@ -76,7 +67,6 @@ def test_of_a_run_of_a_part_no_case_is_told_to_be_no_more(recorded, pytester, mo
         result = recorded("--gpukern-fail-on=missing,memory", *part)
         assert result.ret == pytest.ExitCode.OK, part
         result.stdout.no_fnmatch_line("*no longer exist*")
-    repeat_sessions(pytester.path, 3)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     whole, last_failed = recorded(), recorded("--lf")
     whole.stdout.fnmatch_lines(["*no longer exist*", "FAILED *"])
@@ -98,7 +88,7 @@ def test_a_run_of_everything_names_recorded_cases_that_are_no_more_with_the_comm
     command = shlex.split(line.partition("to remove: gpukern ")[2])
     capsys.readouterr()
     assert main([*command, "--dry-run"]) == 0
-    assert f"would remove {SECOND}: 1 epoch, 1 session, the newest of 2" in capsys.readouterr().out
+    assert f"would remove {SECOND}: 1 epoch, 3 sessions, the newest of 2" in capsys.readouterr().out
     assert main(command) == 0
     assert load(stored(pytester)).cases.keys() == {FIRST}
     recorded().stdout.no_fnmatch_line("*no longer exist*")
