@@ -426,15 +426,13 @@ def _renamed(stale: Sequence[Result], new: Sequence[Result]) -> dict[str, str]:
 
 
 def _begins(renamed: Mapping[str, str], recorded: Set[str]) -> tuple[tuple[str, str], ...]:
-    """Returns the shortest begins of ids that stand for these cases and no others."""
+    """Returns the variants of which each case on record is renamed alike, and the other cases."""
     begins: dict[tuple[str, str], None] = {}
     for old, new in renamed.items():
-        ends = [match.start() for match in re.finditer("/|$", old) if new.endswith(old[match.start() :])]
-        for begin, other in ((old[:end], new[: len(new) - len(old) + end]) for end in ends):
-            below = (name for name in recorded if begins_with(name, begin))
-            if all(renamed.get(name) == other + name[len(begin) :] for name in below):
-                begins[begin, other] = None
-                break
+        begin, other = (name.rpartition("/")[0] for name in (old, new))
+        below = [name for name in recorded if begins_with(name, begin)]
+        whole = begin and all(renamed.get(name) == other + name[len(begin) :] for name in below)
+        begins[(begin, other) if whole else (old, new)] = None
     return tuple(begins)
 
 
