@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
+import numpy as np
+
 from pytest_gpukern.gpu.runtime import CudaRuntime, checked, cuda_source, launcher, runtime
 from pytest_gpukern.timers.timer import Batch, Iteration
 from pytest_gpukern.values.note import Note
@@ -169,8 +171,6 @@ class BlockingKernel:
         runtime.synchronize()
 
     def block(self, stream: Any, timeout_ns: int = TIMEOUT_NS) -> None:
-        import numpy as np
-
         self._ticket += 1
         ticket, timeout = np.uint32(self._ticket), np.uint64(timeout_ns)
         launcher(stream, self._kernel, 1, 1)(self._mailbox, ticket, timeout, self._mailbox + 4)

@@ -28,7 +28,7 @@ GPU_LIBRARIES = {
 }
 MAY_IMPORT_THEM = {"backends", "timers", "gpu", "code", "sanitizer"}
 """The last one for kernels of its own."""
-COMPUTES = {"arrays", "backends", "check", "code", "gpu", "problems"}
+COMPUTES = {"arrays", "backends", "check", "code", "gpu", "problems", "timers"}
 """Rooms that may load NumPy as they are imported; `gpu.nvml` and its like do not."""
 HEAVY = {*GPU_LIBRARIES, "numpy", "pytest_benchmark", "xdist", "threadpoolctl", "yaml", "hypothesis"}
 

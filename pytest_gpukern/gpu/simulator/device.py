@@ -5,6 +5,8 @@ import contextlib
 import time
 from typing import Any
 
+import numpy as np
+
 from pytest_gpukern.gpu.simulator.launch import (
     MAX_BLOCK_DIM,
     MAX_GRID_DIM,
@@ -73,7 +75,6 @@ def mend_device() -> None:
 
 def mend_arrays() -> None:
     """Gives functions that make arrays the real ones' keywords; kernels share mapped and managed memory."""
-    import numpy as np
     from numba.cuda.simulator.cudadrv import devicearray
 
     fake_array, on_device = original(devicearray, "FakeCUDAArray"), original(devicearray, "auto_device")

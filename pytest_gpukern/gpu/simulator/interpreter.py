@@ -6,6 +6,8 @@ import itertools
 import re
 from typing import Any
 
+import numpy as np
+
 from pytest_gpukern.arrays.memory import Damage
 from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported, WroteOutside
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches, unwritten
@@ -20,7 +22,6 @@ def mend_interpreter() -> None:
     No pointer reaches beside the allocation of its tensor, even where another lies: a write there is a fault
     and no crash, and a read finds a poison. A pointer made from an address in an array is not checked.
     """
-    import numpy as np
     from triton.runtime import interpreter
 
     launch, convert = interpreter.GridExecutor.__call__, interpreter._implicit_cvt

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
 
+import numpy as np
+
 from pytest_gpukern.arrays.compare import POISON, poison_bytes
 from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
 from pytest_gpukern.gpu.simulator.patching import add, original, publish, replace
@@ -214,8 +216,6 @@ def mend_shared_memory() -> None:
     linker_error = original(driver, "LinkerError")
 
     def shared_array(self: Any, shape: Any, dtype: Any, alignment: Any = None) -> Any:  # noqa: ARG001
-        import numpy as np
-
         dtype = as_numpy_dtype(dtype)
         if shape == 0:  # dynamic shared memory: every such array is all of it
             count = self._dynshared_size // dtype.itemsize
@@ -260,15 +260,12 @@ def mend_atomics() -> None:
 
 def unwritten(shape: Any, dtype: Any) -> Any:
     """Returns memory that nobody has written: each word is a poison, NaN as floating-point number."""
-    import numpy as np
-
     size_bytes = math.prod(np.atleast_1d(shape).tolist()) * np.dtype(dtype).itemsize
     return poison_bytes(POISON, size_bytes).view(dtype).reshape(shape)
 
 
 def as_numpy_dtype(dtype: Any) -> Any:
     """Returns the NumPy dtype of a Numba type, a NumPy scalar type or anything NumPy accepts as a dtype."""
-    import numpy as np
     from numba.cuda import types
     from numba.cuda.np import numpy_support
 

@@ -8,6 +8,7 @@ from contextvars import Context, copy_context
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from greenlet import getcurrent, greenlet
 
 from pytest_gpukern.gpu.simulator.launch import HERE, SimulatedLaunches, unwritten
@@ -64,8 +65,6 @@ def mend_threads() -> None:
     dim3 = original(kernelapi, "Dim3")
 
     def run(self: Any, grid_point: Sequence[int], *args: Any) -> None:
-        import numpy as np
-
         here = dim3(*grid_point)
         with np.errstate(all="ignore", divide="raise" if self._debug else "ignore"):  # a GPU does not warn
             context = copy_context()

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from pytest_gpukern.gpu.simulator.arithmetic import typed_as_on_a_gpu
 from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches, in_kernel
@@ -48,7 +50,6 @@ def host_loop(template: Callable[..., None]) -> Any:
 
     def forall(ntasks: int, stream: Any = 0) -> Callable[..., None]:  # noqa: ARG001
         def run(*arrays: Any) -> None:
-            import numpy as np
             from numba.cuda.simulator import kernelapi
 
             core_module = CoreModule(kernelapi.FakeCUDAModule((1, 1, 1), (1, 1, 1), 0))
@@ -120,7 +121,6 @@ def _mend_broadcasting() -> None:
 
 def _strided_view(shape: Any, strides: Any, dtype: Any, gpu_data: Any, stream: Any = 0) -> Any:  # noqa: ARG001
     """Replaces `DeviceNDArray(…, gpu_data=…)` by a view of the memory at `gpu_data`."""
-    import numpy as np
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
@@ -129,8 +129,6 @@ def _strided_view(shape: Any, strides: Any, dtype: Any, gpu_data: Any, stream: A
 
 def _scalar_core(body: Callable[..., Any], return_type: Any) -> Callable[..., Any]:
     """Wraps a `vectorize` body so that its result has the signature's type, as in compiled code."""
-    import numpy as np
-
     dtype = np.dtype(str(return_type))
 
     def core(*args: Any) -> Any:
@@ -144,8 +142,6 @@ def _scalar_core(body: Callable[..., Any], return_type: Any) -> Callable[..., An
 
 def _as_dtype(value: Any, dtype: Any) -> Any:
     """Converts as compiled code does: floats to integers toward zero, integers modulo the width."""
-    import numpy as np
-
     if isinstance(value, int) and dtype.kind in "iu":
         bits = dtype.itemsize * 8
         return np.array(value & ((1 << bits) - 1), dtype=f"u{dtype.itemsize}").view(dtype)[()]

@@ -21,15 +21,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.timers.timer import TimerUnavailable
 from pytest_gpukern.values.garbage import uncollected
 from pytest_gpukern.values.result import DeviceActivity, HostCopy, KernelFacts
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _Read = TypeVar("_Read", "Activity", DeviceActivity)
 
@@ -428,8 +427,6 @@ class RecordBuffers:
     def _requested(self, buffer: Any, size: Any, most_records: Any) -> None:
         buffer[0], size[0], most_records[0] = None, 0, 0
         try:
-            import numpy as np
-
             memory = np.empty(_BUFFER_BYTES // 8, np.uint64)  # aligned to 8 bytes, as CUPTI requires
         except Exception as error:  # noqa: BLE001 - as below; without a buffer CUPTI drops the records
             self.error = error
@@ -470,8 +467,6 @@ class RecordBuffers:
 
 
 def _copied(places: Sequence[int], layout: _Layout) -> list[Any]:
-    import numpy as np
-
     data = b"".join([ctypes.string_at(place, layout.dtype.itemsize) for place in places])
     rows = np.frombuffer(data, layout.dtype).tolist()
     if layout.record._fields[-1] == "name":  # which is where the text lies
