@@ -38,7 +38,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pytest_gpukern.findings.cards import (
     COPIES,
@@ -57,11 +60,7 @@ from pytest_gpukern.measure.statistics import student_t
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import hash_method
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
+Array = NDArray[np.float64]
 
 FEWEST_CARDS = 20
 """Cards of a model, or hosts, whose spread says what stands out."""
@@ -392,8 +391,6 @@ def to_confirm(found: FleetFindings) -> dict[Card, Recheck]:
 
 
 def _judged_model(name: str, cards: Sequence[Card], first: _ByCard, fresh: _ByCard) -> Model:
-    import numpy as np
-
     shifts = _Shifts(cards, first, fresh)
     out = shifts.raised >= shifts.suspected_from
     again = shifts.fresh - _median(np.where(out, np.nan, shifts.fresh))
@@ -461,8 +458,6 @@ class _Shifts:
     """
 
     def __init__(self, cards: Sequence[Card], first: _ByCard, fresh: _ByCard) -> None:
-        import numpy as np
-
         of_kernels = kernel_classes({card: first[card] for card in cards if card in first})
         kernels = grouped((name, kernel) for kernel, name in of_kernels.items())
         self.cards, self.groups = cards, list[Finding]()
@@ -485,8 +480,6 @@ class _Shifts:
 
     def _take_out_groups(self) -> None:
         """Judges drivers, then libraries, then hosts, each by what the former leave; sets the limits."""
-        import numpy as np
-
         most = statistics.mode(card.libraries for card in self.cards)
         sets = (_differing(card.libraries, most) or "those of most cards" for card in self.cards)
         drivers, libraries = self._rows(card.versions[0][1] for card in self.cards), self._rows(sets)
@@ -517,14 +510,10 @@ class _Shifts:
 
     def _middle(self, rows: list[int]) -> Array:
         """Returns the shifts of a group of cards: 2 × classes, raised and fresh."""
-        import numpy as np
-
         return np.array([_median(side[rows]) for side in self.both])
 
     def _judge(self, what: str, groups: _Rows, usual: Array, limits: tuple[Array, Array]) -> None:
         """Names the groups whose cards are slower than usual, and takes out what the cards have in common."""
-        import numpy as np
-
         for name, rows in groups.items():
             moved, again = self._middle(rows) - usual
             held = again >= limits[1]
@@ -542,8 +531,6 @@ class _Shifts:
 
 def _log_times(cards: Sequence[Card], by_card: _ByCard, kernels: Sequence[str]) -> Array:
     """Returns the lower median over each card's sessions: cards × kernels."""
-    import numpy as np
-
     most = max((len(by_card.get(card, ())) for card in cards), default=0)
     times = np.full((max(1, most), len(cards), len(kernels)), np.nan)
     for row, card in enumerate(cards):
@@ -554,8 +541,6 @@ def _log_times(cards: Sequence[Card], by_card: _ByCard, kernels: Sequence[str]) 
 
 def _median(values: Array, weights: Array | None = None) -> Array:
     """Returns the lower median along the first axis, of what is no NaN; `weights` are of its places."""
-    import numpy as np
-
     order, known = np.argsort(values, axis=0), ~np.isnan(values)  # NaN comes last
     heavy = known if weights is None else known * weights[:, None]
     sums = np.cumsum(np.take_along_axis(heavy, order, axis=0), axis=0)

@@ -28,8 +28,8 @@ GPU_LIBRARIES = {
 }
 MAY_IMPORT_THEM = {"backends", "timers", "gpu", "code", "sanitizer"}
 """The last one for kernels of its own."""
-COMPUTES = {"arrays", "backends", "check", "code", "gpu", "problems", "timers"}
-"""Rooms that may load NumPy as they are imported; `gpu.nvml` and its like do not."""
+COMPUTES = {"arrays", "backends", "check", "code", "gpu", "problems", "timers", "findings.fleet"}
+"""Rooms, and a module, that may load NumPy as they are imported; `gpu.nvml` and its like do not."""
 HEAVY = {*GPU_LIBRARIES, "numpy", "pytest_benchmark", "xdist", "threadpoolctl", "yaml", "hypothesis"}
 
 
@@ -136,7 +136,7 @@ def test_the_rule_about_gpu_libraries_has_something_to_hold():
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module or "pytest_gpukern")
 def test_importing_a_module_needs_the_standard_library_pytest_msgspec_and_in_some_rooms_numpy(module):
     allowed = {*sys.stdlib_module_names, "pytest", "_pytest", "pytest_gpukern", "msgspec"}
-    allowed |= {"numpy"} if room(module) in COMPUTES else set()
+    allowed |= {"numpy"} if COMPUTES & {module, room(module)} else set()
     allowed |= {"greenlet"} if module == "gpu.simulator.threads" else set()  # only the simulator loads it
     foreign = {
         name for name, inside in imports_of(module) if not inside and name.partition(".")[0] not in allowed
@@ -169,7 +169,7 @@ def test_importing_the_plugin_loads_its_light_modules_and_the_standard_library_o
 @pytest.mark.parametrize(
     ("modules", "heavy"),
     [
-        ("cli.main cli.report cli.compare cli.baseline cli.fleet session.controller session.child", HEAVY),
+        ("cli.main cli.report cli.compare cli.baseline session.controller session.child", HEAVY),
         ("run.measured_test run.environment check.check_variant gpu.runtime", HEAVY - {"numpy"}),
     ],
     ids=["what reports", "what measures"],
