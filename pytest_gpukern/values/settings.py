@@ -20,13 +20,13 @@ from pytest_gpukern.values.backend_table import select_the_host_only
 from pytest_gpukern.values.failure_table import BY_DEFAULT, BY_DEFAULT_IN_CI, FAILURES, NOTHING
 from pytest_gpukern.values.form_table import RUN_FILE, suffix_of, suffixes
 from pytest_gpukern.values.literals import constant
-from pytest_gpukern.values.option import Option
 from pytest_gpukern.values.options import (
     DEFAULT_THRESHOLD,
     DEFAULT_TIMEOUT_S,
     NOT_GIVEN,
     OPTIONS,
     RECORDED_CODE,
+    Option,
     SettingsError,
     parse_names,
     parse_threshold,

@@ -158,7 +158,7 @@ def test_importing_the_plugin_loads_its_light_modules_and_the_standard_library_o
     new = after - before
     ours = {name for name in new if name.startswith("pytest_gpukern")}
     light = ("package", "plugin", "session", "session.item", "session.stash", "values.phases")
-    light += ("values", "values.option", "values.options")
+    light += ("values", "values.options")
     tables = {name for name in ours if name.endswith("_table")}
     assert ours - tables == {"pytest_gpukern", *(f"pytest_gpukern.{name}" for name in light)}
     tops = {name.partition(".")[0] for name in new} - {"pytest_gpukern"}
