@@ -43,15 +43,7 @@ from pytest_gpukern.report.details import (
 )
 from pytest_gpukern.report.recorded import trends
 from pytest_gpukern.report.records import repeat
-from pytest_gpukern.report.rows import (
-    COLUMNS,
-    COPY,
-    FMA,
-    ResultRow,
-    chosen_text,
-    half_width,
-    nearest_ceiling,
-)
+from pytest_gpukern.report.rows import COLUMNS, COPY, FMA, ResultRow, chosen_text, half_width, nearest_ceiling
 from pytest_gpukern.report.run import Advice, RunResults
 from pytest_gpukern.report.summary import (
     false_alarms,

@@ -12,13 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpukern.code import disassembly
-from pytest_gpukern.code.disassembly import (
-    DisassemblyError,
-    Tool,
-    class_of,
-    facts,
-    tool,
-)
+from pytest_gpukern.code.disassembly import DisassemblyError, Tool, class_of, facts, tool
 from pytest_gpukern.code.launches import Compiled
 from pytest_gpukern.gpu import cubin
 

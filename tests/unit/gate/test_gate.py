@@ -15,15 +15,7 @@ from made_up_times import BASE_NS, HERE, KNOWN, S, around, beside, measured, new
 from msgspec import structs
 
 from pytest_gpukern.gate.comparability import of_one_choice
-from pytest_gpukern.gate.judge import (
-    FALSE_ALARMS,
-    Basis,
-    confirm,
-    fails,
-    judge,
-    undecidable,
-    unless_hopeless,
-)
+from pytest_gpukern.gate.judge import FALSE_ALARMS, Basis, confirm, fails, judge, undecidable, unless_hopeless
 from pytest_gpukern.gate.spread import SharedSpread
 from pytest_gpukern.measure.host_load import BUSY_HOST
 from pytest_gpukern.values.failure_table import FAILURES

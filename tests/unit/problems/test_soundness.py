@@ -11,12 +11,7 @@ from fakes import FakeEnvironment, doubling, only_case, right, run
 from pytest_gpukern import ProblemError, Tolerance
 from pytest_gpukern.problems.cases import cases_of
 from pytest_gpukern.problems.dataset import Datasets
-from pytest_gpukern.problems.soundness import (
-    hardly_varies,
-    passes_lower_precision,
-    passes_zeros,
-    rounded,
-)
+from pytest_gpukern.problems.soundness import hardly_varies, passes_lower_precision, passes_zeros, rounded
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.settings import Settings
 
