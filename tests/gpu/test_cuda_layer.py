@@ -20,7 +20,7 @@ def upload(array):
 @pytest.fixture
 def compared(runtime, upload):
     """Compares arrays on the device and on the host."""
-    from pytest_gpukern.gpu.compare import compare_on_device
+    from pytest_gpukern.backends.gpu_backend import compare_on_device
 
     def run(actual, expected, tolerance):
         place = (upload(actual).pointer, actual.shape, actual.dtype)
