@@ -287,7 +287,7 @@ def _silent(
 
 def _lacking(cards: Sequence[Card], by_card: _ByCard) -> Iterator[Finding]:
     """Yields the cards without a valid time of cases that most cards of the model have one of."""
-    timed = {card: {key for session in by_card[card] for key in session.times_ns} for card in cards}
+    timed = {card: dict.fromkeys(key for of in by_card[card] for key in of.times_ns) for card in cards}
     counts = Counter(key for keys in timed.values() for key in keys)
     usual = [key for key, n in counts.items() if 2 * n > len(cards)]
     for card in cards:
