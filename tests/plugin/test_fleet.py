@@ -24,6 +24,8 @@ from pytest_gpukern.report.fleet_files import figures_of, host_and_index, write_
 from pytest_gpukern.report.run_file import read_run, run_text
 from pytest_gpukern.values.untrusted_json import FileError
 
+from .test_golden import agrees
+
 _RUN = read_run(Path(__file__).parents[1] / "data" / "run-h200.json.gz")
 RUN = {**json.loads(run_text(_RUN)), "results": [result.to_json() for result in _RUN.results]}
 
@@ -88,20 +90,31 @@ def first_lines(out, kind):
     return [line.removeprefix(f"{kind} ") for line in out.splitlines() if line.startswith(f"{kind} ")]
 
 
-def test_nothing_stands_out_of_a_healthy_fleet_and_the_same_files_give_the_same_words(fleet, capsys):
-    status, out = fleet()
-    assert (status, out.splitlines()[0]) == (0, "24 cards of 12 hosts: nothing stands out")
-    assert "hosts that reported nothing cannot be seen" in out
-    assert "measured from 2026-11-20 00:00 to 2026-11-22 00:00 UTC, judged as one time" in out
-    cli.main(["fleet", *map(str, sorted(Path("runs").iterdir(), reverse=True)), "runs"])
-    assert capsys.readouterr().out == out, "whatever the order, and a file counts once"
+def other_bits(run, number=7):
+    for error in run["results"][number]["errors"].values():
+        error["bits"] = f"{error['bits'].partition(':')[0]}:0123456789abcdef"
 
 
-def test_too_few_sessions_leave_a_suspicion_and_say_how_to_confirm_it(fleet):
-    status, out = fleet(of_card={(3, 1): {"slow": 0.06}}, sessions=2)
-    assert (status, first_lines(out, "SLOW")) == (0, [])
-    assert first_lines(out, "suspected")[0].startswith("node3 GPU 1: ")
-    assert "gpukern validate --gpukern-report=FOLDER/" in out
+def wrong(run):
+    run["results"][3] |= {"correctness": "INCORRECT", "measurements": []}
+
+
+def lacking(run):
+    del run["results"][5]
+    run["skips"] = [[RESULTS[5]["case"]["id"], "cupy is not installed", ""]]
+
+
+def empty(run):
+    run["results"] = []
+
+
+def silent(run):
+    empty(run)
+    run["problems"] = ["nothing was measured on a GPU"]
+
+
+def of_two(run):
+    run["results"] = run["results"][:2]
 
 
 def seen(limited_s, rows):
@@ -113,90 +126,82 @@ def seen(limited_s, rows):
     return {"change": change}
 
 
-def test_a_cause_that_the_files_hold_is_told_with_its_remedy(fleet):
-    usual = {(host, index): seen(0.0, 0) for host in range(12) for index in range(2)}
-    _, out = fleet(of_card={**usual, (3, 1): {"slow": 0.06, **seen(23.0, 3)}})
-    out = " ".join(out.split())
-    for told in ("(hw_thermal_slowdown) for 23 s", "3 replaced memory rows", "cooling"):
-        assert told in out
+CARDS = [(host, index) for host in range(12) for index in range(2)]
+USUAL = dict.fromkeys(CARDS, seen(0.0, 0))
+HOSTS = "node0\nnode1\n# spares\nnode77  # new\n"
+FEW = {"hosts": 3, "sessions": 1}
+FLEETS = {
+    "": (1, "node3 node7", {(3, 1): {"slow": 0.06}, (7, 0): {"change": lambda run: other_bits(run, 0)}}, {}),
+    "healthy": (0, "", {}, {}),
+    "suspicion": (0, "", {(3, 1): {"slow": 0.06}}, {"sessions": 2}),
+    "cause": (1, "node3", {**USUAL, (3, 1): {"slow": 0.06, **seen(23.0, 3)}}, {}),
+    "failing_memory": (0, "", {**USUAL, (3, 1): seen(0.0, 3)}, {}),
+    "driver": (
+        *(1, "", {(host, 0): {"slow": 0.04, "driver_version": "590.1"} for host in range(12)}),
+        {"hosts": 24},
+    ),
+    "slow_host": (1, "node7", {(7, 0): {"slow": 0.05}, (7, 1): {"slow": 0.05}}, {"hosts": 22}),
+    "other_bits_once": (
+        0,
+        "",
+        {(2, 0): lambda session: {"change": None if session else other_bits}},
+        {"hosts": 3},
+    ),
+    "other_bits": (
+        1,
+        "node2",
+        {(2, 0): lambda session: {"change": None if session == 1 else other_bits}},
+        {"hosts": 3},
+    ),
+    "wrong": (1, "node1", {(1, 1): {"change": wrong}}, FEW),
+    "wrong_everywhere": (1, "", {card: {"change": wrong} for card in CARDS}, FEW),
+    "silent": (
+        *(1, "", {(4, 1): None, (5, 0): {"change": lacking}, (6, 1): {"change": silent}}),
+        {"sessions": 1, "expect": HOSTS},
+    ),
+    "without_gpus": (
+        *(0, "", {card: {"device_uuid": SIMULATED_UUID, "is_simulated": True} for card in CARDS}),
+        {"hosts": 3, "cards": 1},
+    ),
+    "two_models": (
+        *(0, "", {(host, index): None if index else {"device_name": "A100"} for host, index in CARDS[:8]}),
+        {},
+    ),
+    "few_times": (1, "", {(1, 0): {"change": of_two}}, FEW),
+    "empty_run": (0, "", {(1, 0): lambda session: {"change": None if session else empty}}, {"hosts": 3}),
+    "upgraded": (
+        *(
+            1,
+            "node8",
+            {card: {"slow": 0.02 + 0.06 * (card == (8, 1)), "driver_version": "590.1"} for card in CARDS},
+        ),
+        {"before": True},
+    ),
+}
+"""Name of a golden text → exit status, hosts to drain, cards that are not as the others, and the fleet."""
 
 
-def test_all_cards_of_a_driver_are_told_by_the_driver(fleet):
-    newer = {(host, 0): {"slow": 0.04, "driver_version": "590.1"} for host in range(12)}
-    status, out = fleet(of_card=newer, hosts=24)
-    (line,) = first_lines(out, "SLOW")
-    assert (status, line[:40]) == (1, "driver 590.1: all 12 cards are slower: +")
-
-
-def test_a_slow_host_is_named_instead_of_its_cards(fleet):
-    status, out = fleet("--drain", of_card={(7, 0): {"slow": 0.05}, (7, 1): {"slow": 0.05}}, hosts=22)
-    assert (status, out) == (1, "node7\n")
-    status, out = fleet(hosts=0)
-    assert first_lines(out, "SLOW")[0].startswith("node7: its 2 cards are slower")
-
-
-def other_bits(run):
-    for error in run["results"][7]["errors"].values():
-        error["bits"] = "splitmix64:0badbadbadbadbad"
-
-
-@pytest.mark.parametrize(("bad", "status", "kind"), [((0,), 0, "suspected"), ((0, 2), 1, "CORRUPT")])
-def test_bits_of_its_own_in_two_sessions_are_silent_corruption(fleet, bad, status, kind):
-    assert "bitwise" in {error["determinism"] for error in RESULTS[7]["errors"].values()}
-
-    def session_of(session):
-        return {"change": other_bits} if session in bad else {}
-
-    found, out = fleet(of_card={(2, 0): session_of}, hosts=3)
+@pytest.mark.parametrize("name", FLEETS)
+def test_a_fleet_is_told_as_it_was(fleet, name):
+    status, drained, of_card, given = FLEETS[name]
+    given, options = {**given}, []
+    if given.pop("before", False):
+        fleet(folder="before", judge=False, sessions=1)
+        options = ["--before=before"]
+    if hosts := given.pop("expect", ""):
+        Path("hosts.txt").write_text(hosts)
+        options = ["--expect=hosts.txt"]
+    found, out = fleet(*options, "-o", "fleet.csv", of_card=of_card, **given)
     assert found == status
-    assert first_lines(out, kind)[0].startswith("node2 GPU 0: bits of 1 output differ")
+    agrees(out + Path("fleet.csv").read_text(), f"fleet_{name}".rstrip("_"))
+    if status:
+        assert fleet(*options, "--drain", hosts=0)[1].split() == drained.split()
 
 
-def wrong(run):
-    run["results"][3] |= {"correctness": "INCORRECT", "measurements": []}
-
-
-def test_a_wrong_output_drains_its_host_and_one_that_all_cards_have_none(fleet):
-    status, out = fleet("--drain", of_card={(1, 1): {"change": wrong}}, hosts=3, sessions=1)
-    assert (status, out) == (1, "node1\n")
-    every = {(host, index): {"change": wrong} for host in range(3) for index in range(2)}
-    status, out = fleet("--drain", of_card=every, hosts=3, sessions=1, folder="every")
-    assert (status, out) == (1, "")
-    status, out = fleet(hosts=0, folder="every")
-    assert "wrong output of 1 case on 6 of 6 cards" in first_lines(out, "WRONG")[0]
-
-
-def lacking(run):
-    del run["results"][5]
-    run["skips"] = [[RESULTS[5]["case"]["id"], "cupy is not installed", ""]]
-
-
-def silent(run):
-    run["results"] = []
-    run["problems"] = ["nothing was measured on a GPU"]
-
-
-def test_silence_is_not_health(fleet):
-    Path("hosts.txt").write_text("node0\nnode1\n# spares\nnode77  # new\n")
-    of_card = {(4, 1): None, (5, 0): {"change": lacking}, (6, 1): {"change": silent}}
-    status, out = fleet("--expect=hosts.txt", of_card=of_card, sessions=1)
-    assert status == 1
-    out = " ".join(out.split())
-    for told in (
-        "SILENT node77: reported nothing",
-        "SILENT node4: 1 card, and most hosts have 2",
-        f"SILENT node5 GPU 0: no valid time of 1 case that most cards have: {RESULTS[5]['case']['id']} (cupy",
-        "SILENT node6 GPU 1: nothing valid was measured, nothing was measured on a GPU",
-    ):
-        assert told in out
-
-
-def test_runs_without_a_gpu_are_cards_of_their_hosts_that_nothing_compares(fleet):
-    """All simulators have one UUID."""
-    without = {(host, 0): {"device_uuid": SIMULATED_UUID, "is_simulated": True} for host in range(3)}
-    status, out = fleet(hosts=3, cards=1, of_card=without)
-    assert (status, out.splitlines()[0]) == (0, "3 cards of 3 hosts: nothing stands out")
-    assert "no run measured on a GPU, so no times are compared" in out
+def test_the_order_of_files_changes_no_word_and_a_file_counts_once(fleet, capsys):
+    _, out = fleet(hosts=3)
+    cli.main(["fleet", *map(str, sorted(Path("runs").iterdir(), reverse=True)), "runs"])
+    assert capsys.readouterr().out == out
 
 
 def test_files_that_cannot_be_read_are_named_and_the_others_judged(fleet, monkeypatch):
@@ -218,19 +223,6 @@ def test_files_that_cannot_be_read_are_named_and_the_others_judged(fleet, monkey
     assert names == ["runs/node3-1.json", "runs/node4-0.json", "runs/no"]
     assert cli.main(["fleet", "nowhere"]) == 3
     assert [cli.main(["fleet", "runs", "-o", f"fleet.{form}"]) for form in ("xml", "json")] == [2, 2]
-
-
-def test_before_and_after_tell_the_shift_of_the_fleet_and_who_moved_otherwise(fleet):
-    fleet(folder="before", judge=False, sessions=1)
-    cards = [(host, index) for host in range(12) for index in range(2)]
-    after = {card: {"slow": 0.08 if card == (8, 1) else 0.02, "driver_version": "590.1"} for card in cards}
-    status, out = fleet("--before=before", of_card=after)
-    out = " ".join(out.split())
-    assert status == 1
-    assert "since before, 24 cards on both sides, NVIDIA H200: +2.0 % in memory" in out
-    assert "driver 580.159.04 → 590.1" in out
-    assert "SLOW node8 GPU 1: +6.2 % in memory" in out
-    assert "since before, beside the fleet" in out
 
 
 def test_each_form_names_what_stands_out(fleet, capsys):
@@ -266,7 +258,7 @@ def test_thirty_lines_are_enough_for_a_thousand_cards(tmp_path):
     assert any("more SILENT: -o fleet.html" in line for line in lines)
 
 
-RUN_OF_SHORT = run_of("x", change=lambda run: run.update(results=run["results"][:2]))
+RUN_OF_SHORT = run_of("x", change=of_two)
 
 
 def test_whose_file_it_is():
@@ -357,45 +349,6 @@ def test_a_command_that_is_shown_runs_nothing_that_a_file_says(fleet):
 
     _, out = fleet(of_card={(1, 1): {"change": hostile}}, hosts=3, sessions=1)
     assert shlex.quote("a'$(touch X)") in "".join(out.split("\n"))
-
-
-def test_hosts_of_another_model_have_their_own_number_of_cards(fleet):
-    other = {(host, 0): {"device_name": "NVIDIA A100"} for host in range(4)}
-    others = {(host, 1): None for host in range(4)}
-    assert fleet(of_card=other | others, hosts=12)[0] == 0
-
-
-def test_a_card_that_nothing_compares_is_counted(fleet):
-    def few(run):
-        run["results"] = run["results"][:2]
-
-    status, out = fleet(of_card={(1, 0): {"change": few}}, hosts=3, sessions=1)
-    assert (status, "1 card not compared: too few valid times that others have" in out) == (1, True)
-
-
-def test_memory_that_fails_is_told_of_a_card_that_is_fast(fleet):
-    usual = {(host, index): seen(0.0, 0) for host in range(12) for index in range(2)}
-    status, out = fleet(of_card={**usual, (3, 1): seen(0.0, 3)})
-    assert (status, first_lines(out, "noted")) == (
-        0,
-        ["node3 GPU 1: 3 replaced memory rows, on the others 0"],
-    )
-
-
-def test_a_run_without_results_is_no_further_card(fleet):
-    def nothing(run):
-        run["results"] = []
-
-    first = {(1, 0): lambda session: {"change": None if session else nothing}}
-    assert "6 cards of 3 hosts" in fleet(of_card=first, hosts=3)[1]
-
-
-def test_each_row_of_a_table_says_what_stands_out(fleet):
-    odd = {(7, 0): {"slow": 0.05}, (7, 1): {"slow": 0.05}, (2, 0): {"change": wrong}}
-    fleet("-o", "fleet.csv", of_card=odd)
-    rows = csv.DictReader(Path("fleet.csv").read_text().splitlines())
-    found = {(row["host"], row["index"]): row["findings"] for row in rows if row["findings"]}
-    assert found == {("node7", "0"): "SLOW", ("node7", "1"): "SLOW", ("node2", "0"): "WRONG"}
 
 
 def test_a_card_that_became_slower_than_the_others_is_drained(fleet, capsys):

@@ -22,7 +22,6 @@ With `GPUKERN_WRITE_GOLDEN=1` the tests write the texts anew. Read their differe
 import csv
 import dataclasses
 import io
-import itertools
 import json
 import os
 import re
@@ -30,10 +29,7 @@ from pathlib import Path
 
 import pytest
 
-from plugin.test_fleet import run_of
-from pytest_gpukern.cli import main as cli
 from pytest_gpukern.report.details import gpu_trace
-from pytest_gpukern.report.fleet_files import write_run
 from pytest_gpukern.report.forms import file_content
 from pytest_gpukern.report.junit import properties
 from pytest_gpukern.report.recorded import read_all
@@ -58,7 +54,6 @@ PAGE = (
     "notes",
     "closing",
 )
-SLOW, CORRUPT = (3, 1), (7, 0)
 
 
 def told_of(path):
@@ -134,22 +129,3 @@ def test_a_stored_run_that_is_written_again_is_the_same(name, tmp_path):
 
 def test_the_forms_say_the_same_of_each_kind_of_row_at_length():
     agrees(text_of(told_at_length(RUNS["forms"])), "forms_at_length")
-
-
-def fleet_text(folder, capsys):
-    """What is said of 24 cards: one is 6 % slower, and one has other bits from the same machine code."""
-    for host, index, session in itertools.product(range(12), range(2), range(3)):
-        slow, change = 0.06 * ((host, index) == SLOW), other_bits if (host, index) == CORRUPT else None
-        text = run_of(f"{host}-{index}", session, slow=slow, change=change)
-        write_run(folder / "runs", f"node{host}", f"{index}", text)
-    assert cli.main(["fleet", str(folder / "runs"), "-o", str(folder / "fleet.csv")]) == 1
-    return capsys.readouterr().out.replace(f"{folder}/", "") + (folder / "fleet.csv").read_text()
-
-
-def other_bits(run):
-    for error in run["results"][0]["errors"].values():
-        error["bits"] = f"{error['bits'].partition(':')[0]}:0123456789abcdef"
-
-
-def test_the_report_of_a_fleet_is_the_same(tmp_path, capsys):
-    agrees(fleet_text(tmp_path, capsys), "fleet")
