@@ -49,34 +49,23 @@ class Change:
     """Holds a time's way from the record, or from the other revision, to now.
 
     Attributes:
+        ratio: now ÷ before.
         before_ns: what the ratio is of: the record, or the geometric mean of the other revision's sessions.
-        ratio: now ÷ before, with the ends of its 90 % interval.
+        times: `37.4 → 46.8 µs`.
+        percent: `+25.4 %`.
+        interval: `[+22.4, +28.4]`, the ends of the ratio's 90 % interval in percent; empty where not known.
         limit: what bounds the time, such as the device's copies; empty where that is not known.
         share_before: part of that limit which the time reached, 0.51 for 51 %, and what it reaches now.
     """
 
-    before_ns: float
-    now_ns: float
     ratio: float
-    low: float | None
-    high: float | None
+    before_ns: float
+    times: str
+    percent: str
+    interval: str
     limit: str = ""
     share_before: float | None = None
     share_now: float | None = None
-
-    @property
-    def times(self) -> str:
-        """Returns `37.4 → 46.8 µs`."""
-        return units.way(self.before_ns, self.now_ns)
-
-    @property
-    def percent(self) -> str:
-        return units.change(self.ratio)
-
-    @property
-    def interval(self) -> str:
-        """Returns `[+22.4, +28.4]`, the ends of the 90 % interval in percent."""
-        return units.change_interval(self.low, self.high)
 
     @property
     def of_limit(self) -> str:
@@ -92,7 +81,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Card:
+class FailureCard:
     """Holds one failure, or those of one variant with one kind of diagnosis.
 
     Attributes:
@@ -190,7 +179,7 @@ class Headline(NamedTuple):
         return ": ".join(filter(None, self))
 
 
-def headline(run: RunResults, failed: Sequence[Card]) -> Headline:
+def headline(run: RunResults, failed: Sequence[FailureCard]) -> Headline:
     """Returns the headline of a run whose failures are these `cards`."""
     if run.is_record:
         cases = units.counted(len(run.results), "case")
@@ -206,7 +195,7 @@ def headline(run: RunResults, failed: Sequence[Card]) -> Headline:
     )
 
 
-def _failures_in_words(failed: Sequence[Card]) -> Iterable[str]:
+def _failures_in_words(failed: Sequence[FailureCard]) -> Iterable[str]:
     for kind, of_kind in grouped((card.kind, card) for card in failed).items():
         count = sum(len(card.nodeids) for card in of_kind)
         changes = [card.change for card in of_kind if card.change is not None]
@@ -330,7 +319,7 @@ def _recorded(run: RunResults) -> tuple[str, str]:
 # --- failures -------------------------------------------------------------------------------------
 
 
-def cards(run: RunResults) -> list[Card]:
+def cards(run: RunResults) -> list[FailureCard]:
     """Returns the failures, the worst kind first and the largest change of a kind first.
 
     Wrong results of one variant share a card, and so do failures with the same words.
@@ -338,7 +327,7 @@ def cards(run: RunResults) -> list[Card]:
     results = {result.nodeid: result for result in run.results}
     timed = any(reason.key for failure in run.failures.values() for reason in failure.reasons)
     series = trends([run]) if timed else {}
-    made: list[Card] = []
+    made: list[FailureCard] = []
     for nodeid, failure in run.failures.items():
         result = results.get(nodeid)
         if result is None or not failure.by_the_gate:
@@ -347,54 +336,47 @@ def cards(run: RunResults) -> list[Card]:
             made.append(_of_test(run, nodeid, result, INCORRECT if wrong else FAILED, text.strip()))
         else:
             made += [
-                _of_time(run, result, reason.key, reason.kind, series.get((result.case.id, reason.key)))
-                if reason.key
-                else _of_finding(run, nodeid, result, reason)
+                _by_the_gate(run, result, reason, series.get((result.case.id, reason.key)))
                 for reason in failure.reasons
             ]
     groups = grouped((_group(card), card) for card in made)
     return sorted((_together(run, group) for group in groups.values()), key=_worst_first)
 
 
-def _of_test(run: RunResults, nodeid: str, result: Result | None, kind: str, text: str) -> Card:
+def _of_test(run: RunResults, nodeid: str, result: Result | None, kind: str, text: str) -> FailureCard:
     name = result.case.id if result is not None else nodeid
-    card = Card(kind, name, (result,), (nodeid,), what=(text,), repeat=repeat(run, [nodeid], [result]))
+    card = FailureCard(kind, name, (result,), (nodeid,), what=(text,), repeat=repeat(run, [nodeid], [result]))
     if result is None or kind != INCORRECT:
         return card
     return dataclasses.replace(card, since=_since(run, result), why=tuple(_rounded_like(result)))
 
 
-def _of_finding(run: RunResults, nodeid: str, result: Result, reason: GateFailure) -> Card:
-    """Returns the card of a finding, with a command that accepts it where it is one since the record."""
-    card = _of_test(run, nodeid, result, reason.kind.upper(), reason.text)
-    since_record = FAILURES[kind].needs_record if (kind := KIND_OF_FINDING.get(reason.kind)) else False
-    return dataclasses.replace(card, accept=accept(run, [result]) if since_record else "")
-
-
-def _of_time(run: RunResults, result: Result, key: str, kind: str, trend: Trend | None) -> Card:
+def _by_the_gate(run: RunResults, result: Result, reason: GateFailure, trend: Trend | None) -> FailureCard:
+    """Returns the card of a time, or of a finding; what is slower or beyond the record can be accepted."""
+    key, kind, finding = reason.key, reason.kind, KIND_OF_FINDING.get(reason.kind, "")
+    beyond_record = finding in FAILURES and FAILURES[finding].needs_record
+    card = dataclasses.replace(
+        _of_test(run, result.nodeid, result, kind if key else kind.upper(), reason.text),
+        scope=key.partition("/")[0],
+        accept=accept(run, [result]) if (kind == VerdictKind.SLOWER if key else beyond_record) else "",
+    )
     verdict = result.verdicts.get(key)
+    if not key:
+        return card
     if verdict is None or verdict.kind.value != kind:  # INVALID stands in the measurement
         invalid = [of.invalid for of in result.measurements if of.key == key and of.invalid is not None]
-        verdict, what = None, tuple(invalid)
-    else:
-        what = (verdict.reason,)
-    return Card(
-        kind,
-        result.case.id,
-        (result,),
-        (result.nodeid,),
-        scope=key.partition("/")[0],
-        change=change_of(run, result, key) if verdict else None,
-        threshold=verdict.threshold if verdict else None,
-        what=what,
-        since=_since(run, result, trend) if verdict and trend else (),
-        why=_why(verdict) if verdict else (),
-        repeat=repeat(run, [result.nodeid], [result]),
-        accept=accept(run, [result]) if kind == VerdictKind.SLOWER else "",
+        return dataclasses.replace(card, what=tuple(invalid))
+    return dataclasses.replace(
+        card,
+        change=change_of(run, result, key),
+        threshold=verdict.threshold,
+        what=(verdict.reason,),
+        since=_since(run, result, trend) if trend else (),
+        why=_why(verdict),
     )
 
 
-def _group(card: Card) -> object:
+def _group(card: FailureCard) -> object:
     """Returns what cards must have in common to be told as one."""
     result = card.results[0]
     if card.change is not None:
@@ -404,7 +386,7 @@ def _group(card: Card) -> object:
     return card.kind, card.what
 
 
-def _together(run: RunResults, group: Sequence[Card]) -> Card:
+def _together(run: RunResults, group: Sequence[FailureCard]) -> FailureCard:
     first, *others = group
     if not others:
         return first
@@ -420,7 +402,7 @@ def _together(run: RunResults, group: Sequence[Card]) -> Card:
             sizes_text({axis: case.sizes[axis] for axis in differing if axis in case.sizes}) for case in cases
         )
     nodeids = tuple(nodeid for card in group for nodeid in card.nodeids)
-    return Card(
+    return FailureCard(
         first.kind,
         name,
         tuple(results),
@@ -448,7 +430,7 @@ def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
 
 
-def _worst_first(card: Card) -> tuple[int, float]:
+def _worst_first(card: FailureCard) -> tuple[int, float]:
     return severity(card.kind), -units.size_of_change(card.change.ratio if card.change else None)
 
 
@@ -482,7 +464,8 @@ def change_of(run: RunResults, result: Result, key: str) -> Change | None:
     verdict, sides = result.verdicts.get(key), sides_of(run, result, key)
     if verdict is None or verdict.ratio is None or sides is None:
         return None
-    change = Change(*sides, verdict.ratio, verdict.ratio_low, verdict.ratio_high)
+    interval = units.change_interval(verdict.ratio_low, verdict.ratio_high)
+    change = Change(verdict.ratio, sides[0], units.way(*sides), units.change(verdict.ratio), interval)
     for time in result.measurements:
         shown_ns, shares = time.summary.median_ns, ceiling_shares(result, time)
         if time.key == key and shares and units.is_number(shown_ns):

@@ -265,7 +265,7 @@ def terminal(told: Told, width: int) -> list[str]:
     room = _MOST_LINES - len(lines) - len(closing)
     if len(told.found.cards) <= _MOST_IN_TABLE:
         for model in told.found.models:
-            lines += ["", *_cards_table(model, width, told.found.failed), "", *_facts_table(model, width), ""]
+            lines += [*_tables(model, width, told.found.failed), ""]
     by_kind = grouped((row.kind, row) for row in told.rows)
     for number, (kind, of_kind) in enumerate(by_kind.items()):
         share, shown = room - 3 * (len(by_kind) - number - 1), list[str]()
@@ -291,8 +291,8 @@ def _lines_of(row: Row, width: int) -> list[str]:
     return [*_wrapped([text], width), *_wrapped((f"→ {remedy}" for remedy in row.remedies), width, "  ")]
 
 
-def _cards_table(model: Model, width: int, failed: Mapping[Card, int]) -> list[str]:
-    """Returns a row for each card, by its shifts; without columns in which no card has one."""
+def _tables(model: Model, width: int, failed: Mapping[Card, int]) -> Iterator[str]:
+    """Yields a row for each card by its shifts, then one with what is known of it; no column is empty."""
     findings = model.cards.values()
     shifts = {name: [of.shifts.get(name) for of in findings] for name in LIMITS}
     changes = {
@@ -302,21 +302,16 @@ def _cards_table(model: Model, width: int, failed: Mapping[Card, int]) -> list[s
     }
     failures = [str(failed.get(card, 0)) for card in model.cards]
     verdicts = [of.verdict.value if len(findings) > 1 else "" for of in findings]
-    return _table(model, {**changes, "failed tests": failures, "verdict": verdicts}, width)
-
-
-def _facts_table(model: Model, width: int) -> list[str]:
-    """Returns a row for each card with what is known of it; without columns in which nothing is."""
-    facts = [_facts(finding.facts) for finding in model.cards.values()]
-    columns = {title: [of[title] for of in facts] for title in _FACTS}
-    return _table(model, {title: of for title, of in columns.items() if {*of} != {_UNKNOWN}}, width)
-
-
-def _table(model: Model, columns: Mapping[str, Iterable[str]], width: int) -> list[str]:
-    cells = {"card": map(str, model.cards), **columns}
+    facts = [_facts(finding.facts) for finding in findings]
+    known = {title: [of[title] for of in facts] for title in _FACTS}
     texts = ("card", "verdict", "clocks held down", "PCIe")
-    shown = [Column(title, tuple(of), numeric=title not in texts) for title, of in cells.items()]
-    return table(shown, width, indent="  ")[0]
+    for columns in (
+        {**changes, "failed tests": failures, "verdict": verdicts},
+        {title: cells for title, cells in known.items() if {*cells} != {_UNKNOWN}},
+    ):
+        cells = {"card": map(str, model.cards), **columns}
+        shown = [Column(title, tuple(of), numeric=title not in texts) for title, of in cells.items()]
+        yield from ("", *table(shown, width, indent="  ")[0])
 
 
 _UNKNOWN = "unknown"
@@ -350,10 +345,6 @@ def _facts(of: Facts) -> dict[str, str]:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _csv(told: Told) -> str:
-    return written(told.cards()) or "host\n"
-
-
 def _html(told: Told) -> str:
     def html_table(titles: Iterable[str], body: Iterable[Iterable[object]]) -> str:
         lines: list[tuple[str, Iterable[object]]] = [("th", titles), *(("td", row) for row in body)]
@@ -381,5 +372,8 @@ table:first-of-type td+td{overflow-wrap:anywhere}
 td,th{border-bottom:1px solid #ccc;padding:.2em .6em;text-align:left;vertical-align:top}</style>
 """
 
-FORMS: dict[str, Callable[[Told], str]] = {".html": _html, ".csv": _csv}
+FORMS: dict[str, Callable[[Told], str]] = {
+    ".html": _html,
+    ".csv": lambda told: written(told.cards()) or "host\n",
+}
 """Suffix → what makes such a file."""

@@ -31,7 +31,7 @@ from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.ceilings import rate_of
 from pytest_gpukern.package import __version__
 from pytest_gpukern.report import units
-from pytest_gpukern.report.conclusion import Card, cards, context, headline, others, sides_of
+from pytest_gpukern.report.conclusion import FailureCard, cards, context, headline, others, sides_of
 from pytest_gpukern.report.details import (
     LAUNCH_TITLES,
     WORK_TITLES,
@@ -231,7 +231,7 @@ class _RunData:
     def _places(self, results: Iterable[Result | None]) -> list[int]:
         return [self.places[id(result)] for result in results if result is not None]
 
-    def _card_of(self, card: Card) -> JsonDict:
+    def _card_of(self, card: FailureCard) -> JsonDict:
         """Returns a failure with what it is called here, and with the places of its cases."""
         texts = ("kind", "name", "sizes", "scope", "what", "since", "why", "repeat", "accept", "advice")
         change = card.change

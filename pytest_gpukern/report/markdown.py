@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from pytest_gpukern.report import units
-from pytest_gpukern.report.conclusion import Card, Others, cards, context, headline, others
+from pytest_gpukern.report.conclusion import FailureCard, Others, cards, context, headline, others
 from pytest_gpukern.report.layout import tied
 from pytest_gpukern.report.records import accept
 from pytest_gpukern.report.run import RunResults
@@ -91,7 +91,7 @@ def _fitting(texts: Sequence[str], most: int) -> list[str]:
     return [text for text, size in zip(texts, sizes, strict=True) if size <= most]
 
 
-def _row(card: Card) -> str:
+def _row(card: FailureCard) -> str:
     """Returns a row of the table; no number of it breaks."""
     change, cells = card.change, ("", "", "")
     if change is not None:
@@ -103,7 +103,7 @@ def _row(card: Card) -> str:
     return f"| **{unmarked(card.kind)}** | {_code(card.name)}{sizes}{scope} | {figures} | {_reason(card)} |"
 
 
-def _reason(card: Card) -> str:
+def _reason(card: FailureCard) -> str:
     """Returns why it failed: what is wrong, since when, and what else changed; else the limit it passed."""
     texts = [card.headline.rstrip(":") if card.change is None else "", *card.since, ", ".join(card.why)]
     beyond = f"above the threshold of {units.share(card.threshold)}" if card.threshold else ""
@@ -117,7 +117,7 @@ def _commands(title: str, commands: Iterable[str]) -> _Section:
     return _Section(f"**{title}**\n\n{fence}sh", lines, fence)
 
 
-def _to_accept(run: RunResults, failed: Sequence[Card]) -> Iterator[_Section]:
+def _to_accept(run: RunResults, failed: Sequence[FailureCard]) -> Iterator[_Section]:
     """Yields how to accept what is no mistake: a command, the label where revisions were compared."""
     acceptable = [card for card in failed if card.accept]
     by_label = run.base and any(card.kind not in STATES or STATES[card.kind].fail_on for card in failed)
@@ -131,7 +131,7 @@ def _to_accept(run: RunResults, failed: Sequence[Card]) -> Iterator[_Section]:
         yield _Section("", [f"{unmarked(advice[:1].upper() + advice[1:])}."])
 
 
-def _evidence(card: Card) -> str:
+def _evidence(card: FailureCard) -> str:
     texts = [unmarked(line.strip()) for text in card.what for line in text.split("\n")]
     texts += map(unmarked, (*card.since, ", ".join(card.why)))
     return "<br>\n".join([_code(card.title), *filter(None, texts)]) + "\n"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_gpukern.report import units
-from pytest_gpukern.report.conclusion import Card, cards, context, headline, others
+from pytest_gpukern.report.conclusion import FailureCard, cards, context, headline, others
 from pytest_gpukern.report.details import checks, device_work, observed_lines
 from pytest_gpukern.report.layout import Column, Line, hint_at, table, wrapped
 from pytest_gpukern.report.records import some_of
@@ -103,7 +103,7 @@ def _told_of(run: RunResults, width: int, verbose: bool, details: str, *, told_a
     return [*lines, *below, *skip_lines(run.skips, width=width, room=room, details=details), last]
 
 
-def _conclusion(run: RunResults, failed: Sequence[Card], width: int) -> list[Line]:
+def _conclusion(run: RunResults, failed: Sequence[FailureCard], width: int) -> list[Line]:
     conclusion = headline(run, failed)
     word = conclusion.outcome
     lines = [Line(str(conclusion), markup_of(word) or _BOLD, (word,))]
@@ -111,7 +111,7 @@ def _conclusion(run: RunResults, failed: Sequence[Card], width: int) -> list[Lin
     return [*lines, Line("")] if failed or len(lines) > 1 else lines
 
 
-def _card(card: Card, width: int, most: int | None) -> list[Line]:
+def _card(card: FailureCard, width: int, most: int | None) -> list[Line]:
     """Returns what failed, in `most` lines, from what to what, since when, why, and what to do."""
     markup = markup_of(card.kind) or markup_of(FAILED)
     lines = [Line(f"{card.kind}  {card.title}", markup, (card.kind,))]
