@@ -196,8 +196,20 @@ class ResultRow:
 
     @functools.cached_property
     def factor(self) -> float | None:
-        """The speed-up as a number, if there is one."""
-        return speedup(self.result, self.timed, self.references) if self.timed else None
+        """The reference variant's time ÷ this one's; None where either is missing or invalid.
+
+        The reference is taken at the same point as run, in the same scope if it has it, else in its only
+        scope. If it has several parameter values, equal ones count if they are there, else the fastest.
+        """
+        case, timed, against = self.result.case, self.timed, self.result.speedup_against
+        own = timed.summary.median_ns if timed and timed.invalid is None else None
+        if timed is None or not against or not units.is_number(own) or own <= 0:
+            return None
+        at_its_point = (peer for peer in self.references if peer.case.point == case.point and peer.valid)
+        candidates = [peer for peer in at_its_point if peer.case.label == against]
+        same = [peer for peer in candidates if peer.case.parameters == case.parameters]
+        times = [time for peer in same or candidates if (time := _time(peer, timed)) is not None]
+        return min(times) / own if times else None
 
     @property
     def footnotes(self) -> list[Footnote]:
@@ -394,25 +406,6 @@ def ceiling_shares(result: Result, measurement: Measurement) -> dict[str, float]
             FMA: ceilings.compute_share(measurement.flops, ns, result.dtype),
         }
     return {name: share for name, share in shares.items() if share is not None}
-
-
-def speedup(result: Result, measurement: Measurement, references: Sequence[Result]) -> float | None:
-    """Returns the reference variant's time ÷ this one's; None where either is missing or invalid.
-
-    The reference is taken at the same point as run, in the same scope if it has it, else in its only scope.
-    If the reference has several parameter values, equal ones count if they are there, else the fastest.
-    """
-    own = measurement.summary.median_ns
-    if not result.speedup_against or measurement.invalid is not None or not units.is_number(own) or own <= 0:
-        return None
-    candidates = [
-        peer
-        for peer in references
-        if peer.case.label == result.speedup_against and peer.case.point == result.case.point and peer.valid
-    ]
-    same = [peer for peer in candidates if peer.case.parameters == result.case.parameters]
-    times = [time for peer in same or candidates if (time := _time(peer, measurement)) is not None]
-    return min(times) / own if times else None
 
 
 def _time(peer: Result, measurement: Measurement) -> float | None:

@@ -42,7 +42,6 @@ EXP_KERNEL = DeviceWork(
     kernel=KernelFacts("exp_kernel", 40, 128, 3072, grid=(63, 2, 1), block=(256, 1, 1), symbol="exp_kernel"),
 )
 COPY_IN = DeviceWork("memcpy", "memcpy HtoD, pageable", 2.0, 1e6, 16e6, None, HostCopy("HtoD", "pageable"))
-COPY_OUT = DeviceWork("memcpy", "memcpy DtoH, pageable", 1.0, 5e5, 8e6, None, HostCopy("DtoH", "pageable"))
 
 
 def measured(median_ns=48_600.0, scope="kernel", timer="event", cache="cold", half=0.0025, **changes):

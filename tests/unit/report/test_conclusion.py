@@ -8,26 +8,17 @@ from pytest_gpukern.report.conclusion import cards, headline
 from pytest_gpukern.report.run import Failure, RunResults
 from pytest_gpukern.values.result import Correctness, GateFailure
 
-KEY = "kernel/event/cold"
+GREW = GateFailure("SLOWER", "grew", "kernel/event/cold")
 
 
-def slower(ratio, label="cupy.exp", **changes):
-    judged = structs.replace(verdict("SLOWER", ratio, "grew"), **changes)
-    return result(label, measured(1000.0 * ratio), verdicts=[judged])
+def slower(ratio, label="cupy.exp"):
+    return result(label, measured(1000.0 * ratio), verdicts=[verdict("SLOWER", ratio, "grew")])
 
 
-def wrong(label, diagnosis="y is wrong\n  at 3", **changes):
-    return result(label, correctness=Correctness.INCORRECT, diagnosis=diagnosis, **changes)
-
-
-def failing(*results, reason=None, **others):
+def failing(*results, reason=GREW):
     """A run whose tests all fail, by the gate if the output is right."""
-
-    def why(of):
-        gate = (reason or GateFailure("SLOWER", "grew", KEY),)
-        return Failure("wrong") if of.correctness is Correctness.INCORRECT else Failure("grew", gate)
-
-    return RunResults(list(results), failures={of.nodeid: why(of) for of in results}, **others)
+    wrong = {of.nodeid: of.correctness is Correctness.INCORRECT for of in results}
+    return RunResults(results, failures={of: Failure("", () if wrong[of] else (reason,)) for of in wrong})
 
 
 def judged_as(kind, ratio=1.0, backend="a", **fields):
@@ -40,7 +31,10 @@ def judged_as(kind, ratio=1.0, backend="a", **fields):
     [
         (failing(slower(1.254)), "FAILED: 1 kernel +25.4 %"),
         (failing(slower(1.1, "a.b"), slower(1.3, "a.c")), "FAILED: 2 kernels up to +30.0 %"),
-        (failing(slower(1.1), wrong("a.b")), "FAILED: 1 wrong result, 1 kernel +10.0 %"),
+        (
+            failing(slower(1.1), result("a.b", correctness=Correctness.INCORRECT)),
+            "FAILED: 1 wrong result, 1 kernel +10.0 %",
+        ),
         (RunResults(failures={"test_x": Failure("KeyError")}), "FAILED: 1 failed test"),
         (RunResults([result("a.b")], problems=["no GPU"]), "FAILED: 1 problem of the run"),
         (failing(slower(1.1), reason=GateFailure("memory", "1 MiB is kept")), "FAILED: 1 test by memory"),

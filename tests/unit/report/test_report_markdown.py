@@ -13,15 +13,11 @@ HOSTILE = (
     "a|b\\|`c` @octocat #12 [x](http://e.com) www.e.com ![i](y) "
     "<script>ran()</script> *b* _i_ ~s~ &lt; --> $m$"
 )
-TIED = "\N{NO-BREAK SPACE}"
 SLOWER = structs.replace(verdict("SLOWER", 1.1, "it grew"), ratio_low=1.08, ratio_high=1.12)
 
 
 def grew(text):
     return GateFailure("SLOWER", text, "kernel/event/cold")
-
-
-GREW = grew("it grew")
 
 
 def failed(*reasons):
@@ -30,11 +26,6 @@ def failed(*reasons):
 
 def rendered(markdown):
     return MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(markdown)
-
-
-def rows(markdown):
-    """The rows of the failures."""
-    return [line for line in markdown.splitlines() if line.startswith("| **")]
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from pytest_gpukern.report.run import RunResults, Skip
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.untrusted_json import FileError
 
-KEY = "kernel/event/cold"
 CREATED = datetime(2026, 11, 5, 12, 30, tzinfo=UTC)
 
 
