@@ -106,6 +106,7 @@ def _data(runs: Sequence[RunResults]) -> JsonDict:
     newest_first = sorted(runs, key=lambda run: (run.duration_s is not None, run.created), reverse=True)
     return {
         "units": {"time": units.TIMES, "rate": [(scale, f"{name}FLOP/s") for scale, name in units.RATES]},
+        "titles": {name: column.title for name, column in COLUMNS.items()},
         "tones": {state: row.tone for state, row in STATES.items()},
         "barred": [state for state, row in STATES.items() if row.always_fails],
         "trends": _trends(newest_first),

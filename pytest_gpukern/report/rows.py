@@ -311,7 +311,7 @@ COLUMNS = {
     "error": TimeColumn("error", lambda row: error_text(row.result) if row.first else "", dispensable=2),
     "verdict": TimeColumn("verdict", _verdict_text, numeric=False),
 }
-"""Name → a column of the terminal's table; the page has these, too."""
+"""Name → a column of the terminal's table. The page takes titles and texts from here, too."""
 
 
 def _remarks(measurement: Measurement) -> Iterator[Note]:

@@ -432,10 +432,10 @@
     { title: "verdict", text: "state", number: "rank", plain: true },
     { title: "case", text: "label" },
     { title: "change", text: "change", number: "ratio" },
-    { title: "time", text: "time", number: "ns" },
+    { title: DATA.titles.time, text: "time", number: "ns" },
     { title: "of limit", text: "ceiling", number: "share" },
-    { title: "speed-up", text: "speedup", number: "factor" },
-    { title: "error", text: "error", number: "error_n" },
+    { title: DATA.titles.speedup, text: "speedup", number: "factor" },
+    { title: DATA.titles.error, text: "error", number: "error_n" },
   ];
 
   const PLAIN = { text: "", state: "", backend: "", problem: "", scope: "", sort: 0, down: false };
@@ -703,10 +703,9 @@
     document.title = `${one.id} · gpukern`;
   }
 
-  const TIME_FIGURES = [
-    ["time", "time"], ["95 % interval", "range"], ["±", "uncertainty"], ["samples", "n"], ["rate", "rate"], ["of ceiling", "ceiling"],
-    ["speed-up", "speedup"], ["change", "change"], ["90 % interval", "interval"], ["threshold", "threshold"],
-  ];
+  const TITLES = { ...DATA.titles, range: "95 % interval", n: "samples", interval: "90 % interval" };
+  const FIGURES = ["time", "range", "uncertainty", "n", "rate", "ceiling", "speedup", "change", "interval", "threshold"];
+  const TIME_FIGURES = FIGURES.map((name) => [TITLES[name] ?? name, name]);
   const TIMES = ["scope", "timer", "cache", ...TIME_FIGURES.map(([title]) => [title, true]), "verdict"];
 
   function scopeSection(run, one, scope) {
