@@ -1,22 +1,42 @@
-"""Table of verdict kinds → every form of the report: properties of each kind, and of one that is added."""
+"""Tables of verdict kinds, of notes' subjects and of observers → every form of the report.
 
+Each property holds for every row of a table, and for one that is added.
+"""
+
+import csv
 import dataclasses
+import io
+import json
 
 import pytest
 from made_up_results import measured, result, verdict
+from made_up_runs import CREATED, write_run_file
 from msgspec import structs
 from test_report_html import data_of
 
 from pytest_gpukern.findings.findings import failures
+from pytest_gpukern.measure.observers import OBSERVERS, Figure, ObserverRow
+from pytest_gpukern.report import units
 from pytest_gpukern.report.csv_table import csv_text, rows_of_run
 from pytest_gpukern.report.junit import properties
 from pytest_gpukern.report.markdown import comment
 from pytest_gpukern.report.run import Failure, RunResults
+from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.terminal import render
 from pytest_gpukern.values import verdict_table
 from pytest_gpukern.values.failure_table import FAILURES, with_verdicts
+from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Correctness, SessionRole
 from pytest_gpukern.values.verdict_table import STATES, StateRow, Tone, VerdictKind
+
+WHERE = "vector_exp/cupy.exp/n=1000"
+
+
+def text_of(run, *, verbose):
+    return "\n".join(line.text for line in render(run, width=200, verbose=verbose))
+
+
+# --- verdicts -------------------------------------------------------------------------------------
 
 MADE_UP = StateRow(Tone.BAD, 3, fail_on="slower", compared=True, changed=True, told=True)
 
@@ -51,10 +71,6 @@ def failed_run(run):
     return dataclasses.replace(
         run, failures={case.nodeid: Failure(str(reasons[0]), reasons)} if reasons else {}
     )
-
-
-def text_of(run, *, verbose):
-    return "\n".join(line.text for line in render(run, width=120, verbose=verbose))
 
 
 def test_the_terminal_shows_the_word_counts_it_and_tells_its_reason_where_the_table_says_so(run, kind):
@@ -133,3 +149,93 @@ def test_the_option_knows_a_word_that_only_the_row_of_a_verdict_names():
     rows = with_verdicts(FAILURES, [*VerdictKind, added])
     assert rows.keys() - FAILURES.keys() == {"made-up"}
     assert rows["made-up"].fails == "a time is MADE-UP"
+
+
+# --- notes ----------------------------------------------------------------------------------------
+
+TEXT = "the moon is full"
+
+
+@pytest.fixture(params=About)
+def note(request):
+    return Note(TEXT, request.param)
+
+
+@pytest.fixture(params=["of the result", "of a measurement"])
+def noted(request, note):
+    if request.param == "of the result":
+        return RunResults([result("cupy.exp", measured(), notes=(note,))])
+    return RunResults([result("cupy.exp", measured(notes=(note,)))])
+
+
+def test_a_short_report_tells_a_note_as_its_subject_says_and_a_long_one_and_the_page_tell_each(noted, note):
+    short = text_of(noted, verbose=False)
+    assert (f"note {WHERE}: {TEXT}\n" in short) == (TEXT in short) == (not note.about.counted)
+    assert TEXT in text_of(noted, verbose=True)
+    (case,) = data_of(noted)["runs"][0]["cases"]
+    assert ["", TEXT, ""] in case["told"]
+
+
+# --- observers ------------------------------------------------------------------------------------
+
+FAN = {
+    "speed_rpm": Figure("speed", "rpm"),
+    "silent": Figure("silent"),
+    "noises": Figure("noises"),
+    "maker": Figure("made by"),
+}
+ROWS = {**OBSERVERS, "fan": ObserverRow("windy.fan:FanObserver", "fan", FAN)}
+SEEN = [(observer, figure) for observer, row in ROWS.items() if row.told for figure in row.figures]
+OTHER_VALUES = {
+    "silent": False,
+    "noises": ("hum", "rattle"),
+    "clock_events": ("sync_boost", "gpu_idle"),
+    "maker": "Wind & Co",
+}
+
+
+@pytest.fixture
+def fan(monkeypatch):
+    monkeypatch.setitem(OBSERVERS, "fan", ROWS["fan"])
+
+
+@pytest.mark.parametrize("of", ["measurement", "test"])
+@pytest.mark.parametrize(("observer", "figure"), SEEN)
+def test_each_figure_of_each_observer_is_in_every_form(fan, tmp_path, observer, figure, of):
+    value = OTHER_VALUES.get(figure, 0.71875)
+    seen = {observer: {figure: value}}
+    if of == "test":
+        made = result("cupy.exp", measured(), observations=seen)
+    else:
+        made = result("cupy.exp", measured(observations=seen))
+    label, unit = OBSERVERS[observer].figures[figure]
+    text = f"{OBSERVERS[observer].label}: {label} {units.quantity(value, unit)}"
+    where = WHERE + (" · kernel/event/cold" if of == "measurement" else "")
+    run = RunResults((made,))
+
+    assert f"{where} · {text}\n" in text_of(run, verbose=True)
+    assert text not in text_of(run, verbose=False)
+    row = [where.partition(" · ")[2], *text.split(": ", 1)]
+    assert json.dumps([row]) in json.dumps(data_of(run))
+    (cells,) = csv.DictReader(io.StringIO(csv_text([run])))
+    joined = " ".join(value) if isinstance(value, tuple) else str(value).replace("False", "false")
+    assert cells[f"{observer}.{figure}"] == joined
+    write_run_file(tmp_path / "run.json", run)
+    assert read_run(tmp_path / "run.json").results == (made,)
+
+
+def test_what_somebody_elses_observer_saw_is_shown_by_its_own_names():
+    made = result("cupy.exp", measured(observations={"draft": {"windows": 2}, "clocks": {"sm_mhz": "fast"}}))
+    text = text_of(RunResults((made,)), verbose=True)
+    assert "draft: windows 2" in text
+    assert "device: SM clock fast" in text
+
+
+def test_what_only_compares_cards_makes_no_report_louder():
+    seen = {"card": {"remapped_rows": 0, "pcie.width": 16}}
+    quiet, same = (
+        RunResults((result("cupy.exp", measured(), observations=values),), created=CREATED)
+        for values in (seen, {})
+    )
+    assert text_of(quiet, verbose=True) == text_of(same, verbose=True)
+    assert csv_text([quiet]) == csv_text([same])
