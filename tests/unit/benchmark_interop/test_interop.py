@@ -6,38 +6,25 @@ import json
 import math
 
 import pytest
-from made_up_results import FINGERPRINT, measured, result, verdict
+from made_up_results import measured, result, verdict
+from made_up_runs import write_run_file
 
+from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.values.note import About, Note
-from pytest_gpukern.values.result import Correctness, plain
+from pytest_gpukern.values.result import Correctness
 
 CONFTEST = """
-import json, pathlib, pytest
+import dataclasses, pathlib, pytest
 from pytest_gpukern.benchmark_interop.pytest_benchmark import counted_as_benchmarks
 from pytest_gpukern.benchmark_interop.pytest_benchmark import machine_info as describe
 from pytest_gpukern.benchmark_interop.publishing import write
-from pytest_gpukern.report.run import RunResults
-from pytest_gpukern.values.fingerprint import Fingerprint
-from pytest_gpukern.values.result import Result
-from pytest_gpukern.values.untrusted_json import built
+from pytest_gpukern.report.run_file import read_run
 
-MADE_UP = json.loads(pathlib.Path(__file__).with_name("results.json").read_text())
-FINGERPRINT = built(json.loads(pathlib.Path(__file__).with_name("fingerprint.json").read_text()), Fingerprint)
-RECEIVED = []
+RUN = read_run(pathlib.Path(__file__).with_name("run.json"))
 
 @pytest.fixture
 def gpu_benchmark():
     pass
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item, call):
-    report = yield
-    if call.when == "call" and item.name in MADE_UP:
-        report.gpukern = MADE_UP[item.name]
-    return report
-
-def pytest_runtest_logreport(report):
-    RECEIVED.extend(getattr(report, "gpukern", []))
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config, items):
@@ -46,12 +33,14 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session):
-    results = [Result.from_json(entry) for entry in RECEIVED]
-    groups = {r.nodeid: "mine" if "grouped" in r.nodeid else None for r in results}
-    params = {r.nodeid: r.case.point | r.case.parameters for r in results}
-    entries = {test: {"group": groups[test], "params": params[test]} for test in groups}
+    entries = {
+        r.nodeid: {
+            "group": "mine" if "grouped" in r.nodeid else None, "params": r.case.point | r.case.parameters
+        }
+        for r in RUN.results
+    }
     if not hasattr(session.config, "workerinput"):
-        write(RunResults(results, entries=entries), session.config)
+        write(dataclasses.replace(RUN, entries=entries), session.config)
     return (yield)
 
 @pytest.hookimpl(optionalhook=True)
@@ -64,7 +53,7 @@ def pytest_benchmark_generate_commit_info():
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(machine_info):
-    machine_info.update(describe(FINGERPRINT))
+    machine_info.update(describe(RUN.results[0].fingerprint))
 """
 
 TESTS = """
@@ -103,17 +92,13 @@ def grouped_result():
 
 @pytest.fixture
 def suite(pytester, monkeypatch):
-    """Runs a suite with options; its tests report made-up results, the first test the first one."""
+    """Runs a suite with options, which publishes made-up results of its tests."""
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # where these tests run under xdist themselves
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(test_it=TESTS)
 
-    def run(*options, results=None, made_up=None):
-        results = [exp_result(), grouped_result()] if results is None else results
-        tests = (EXP, "test_grouped", "test_other")
-        made_up = made_up or {test: [r.to_json()] for test, r in zip(tests, results, strict=False)}
-        (pytester.path / "results.json").write_text(json.dumps(made_up))
-        (pytester.path / "fingerprint.json").write_text(json.dumps(plain(FINGERPRINT)))
+    def run(*options, results=None):
+        write_run_file(pytester.path / "run.json", RunResults(results or [exp_result(), grouped_result()]))
         (pytester.path / "out.json").unlink(missing_ok=True)
         return pytester.runpytest(*WITHOUT, *options)
 
@@ -231,8 +216,7 @@ def test_names_are_unique_and_do_not_depend_on_which_scopes_were_measured(suite)
     alone = result("cupy.exp", measured(9000.0, **TRANSFER), nodeid=f"t.py::{EXP}")
     host = result("host.numpy", measured(scope="end_to_end", timer="host"), nodeid="t.py::test_other")
     both = result("cupy.exp", measured(), measured(9000.0, **TRANSFER), nodeid=odd)
-    results = {EXP: [alone.to_json(), host.to_json(), both.to_json()]}
-    suite("-n0", "--benchmark-json=out.json", made_up=results)
+    suite("-n0", "--benchmark-json=out.json", results=[alone, host, both])
     found = benchmarks_of(suite)
     assert set(found) == {f"t.py::{EXP}[transfer]", "t.py::test_other", odd, f"{odd}[transfer]"}
     assert (found[odd]["name"], found[odd]["param"]) == ("test_odd[x::y[1]]", "x::y[1]")
