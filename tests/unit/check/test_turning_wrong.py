@@ -95,25 +95,53 @@ def test_what_turns_wrong_once_it_is_timed_is_incorrect(gpu, timer, events, then
     assert "timed" in events
 
 
-# what is wrong only now and then
+# what is wrong only now and then, or on some of the sets
 
 
-@CACHES
-@pytest.mark.parametrize("counted", ["on its set", "on all"])
-def test_what_writes_only_on_odd_launches_is_incorrect(gpu, timer, counted, cache):
-    launches = []
+def double(a, out):
+    np.multiply(a, 2, out=out)
+
+
+def triple(a, out):
+    np.multiply(a, 3, out=out)
+
+
+def wrong_where(is_wrong, events, then=triple):
+    """A variant whose launch does `then` where `is_wrong` says so.
+
+    `is_wrong` is told the set's number, and how many launches there were on it, on all sets, and while timed.
+    """
+    sets, on_all, timed = itertools.count(), itertools.count(1), itertools.count(1)
 
     def prepare(a, out):
-        own = [] if counted == "on its set" else launches
+        number, on_its_set, timed_there = next(sets), itertools.count(1), itertools.count(1)
 
         def launch():
-            own.append(1)
-            if len(own) % 2:
-                np.multiply(a, 2, out=out)
+            counts = (next(timed), next(timed_there)) if "timed" in events else (0, 0)
+            wrong = is_wrong(number, next(on_its_set), next(on_all), *counts)
+            (then if wrong else double)(a, out)
 
         return launch
 
-    assert diagnosed(gpu, prepare, cache).startswith("out: 8 of 8"), "before anything is timed"
+    return prepare
+
+
+@CACHES
+@pytest.mark.parametrize(
+    ("is_wrong", "then", "told"),
+    [
+        (lambda number, on_its_set, *_: on_its_set % 2 == 0, stop_writing, "out: 8 of 8"),
+        (lambda number, on_its_set, on_all, *_: on_all % 2 == 0, stop_writing, "out: 8 of 8"),
+        (lambda number, *_: number == 1, triple, "out: wrong values"),
+        (lambda number, *_: number == 2, triple, "out: wrong values"),
+    ],
+    ids=["odd launches on its set", "odd launches on all", "second set", "third set"],
+)
+def test_what_is_right_in_some_launches_or_on_some_sets_only_is_not_even_timed(
+    gpu, timer, events, is_wrong, then, told, cache
+):
+    assert diagnosed(gpu, wrong_where(is_wrong, events, then), cache).startswith(told)
+    assert "timed" not in events
 
 
 @pytest.mark.parametrize("counted", ["on its set", "on all"])
@@ -124,20 +152,11 @@ def test_what_writes_on_every_second_launch_once_it_is_timed_is_incorrect(
 ):
     """Its last launch wrote nothing, or the one that is checked after timing does not."""
     look_behind(chosen)
-    timed = []
 
-    def prepare(a, out):
-        own = [] if counted == "on its set" else timed
+    def is_wrong(number, on_its_set, on_all, timed, timed_there):
+        return timed and (timed_there if counted == "on its set" else timed) % 2 != parity
 
-        def launch():
-            if "timed" in events:
-                own.append(1)
-            if len(own) % 2 == parity or "timed" not in events:
-                np.multiply(a, 2, out=out)
-
-        return launch
-
-    assert "8 of 8" in diagnosed(gpu, prepare)
+    assert "8 of 8" in diagnosed(gpu, wrong_where(is_wrong, events, stop_writing))
 
 
 @CACHES
@@ -147,53 +166,9 @@ def test_what_is_wrong_only_in_the_first_executions_is_found_behind_the_one_that
 ):
     """At the end all is right again: only a look in between can tell."""
     look_behind(chosen)
-    timed = []
-
-    def prepare(a, out):
-        def launch():
-            if "timed" in events:
-                timed.append(1)
-            np.multiply(a, 3 if 0 < len(timed) <= 12 else 2, out=out)
-
-        return launch
-
-    assert wrong_after_timing(diagnosed(gpu, prepare, cache)).startswith("out: wrong values")
+    found = diagnosed(gpu, wrong_where(lambda *counts: 0 < counts[3] <= 12, events), cache)
+    assert wrong_after_timing(found).startswith("out: wrong values")
     assert events.count("timed") == 1, "found behind the first batch, which ends with the chosen execution"
-
-
-def behaves_while_checked(a, out, events):
-    """Right whenever the outputs were poisoned or the inputs filled just now, as before a checked launch."""
-    return lambda: np.multiply(a, 2 if events[-1] in ("poison", "fill") else 3, out=out)
-
-
-@CACHES
-def test_what_is_wrong_only_while_it_is_timed_is_incorrect(gpu, timer, events, cache):
-    found = diagnosed(gpu, lambda a, out: behaves_while_checked(a, out, events), cache)
-    assert wrong_after_timing(found).startswith("out: wrong values")
-
-
-@CACHES
-def test_an_array_that_was_returned_while_timing_is_checked_too(gpu, timer, events, cache):
-    def prepare(a):
-        return lambda: behaves_while_checked(a, np.empty_like(a), events)()
-
-    found = diagnosed(gpu, prepare, cache, allocates=True)
-    assert wrong_after_timing(found).startswith("out: wrong values")
-
-
-# what is right on some of the sets
-
-
-@pytest.mark.parametrize("wrong_on", [1, 2])
-def test_what_is_right_on_the_first_set_only_is_not_even_timed(gpu, timer, events, wrong_on):
-    numbers = itertools.count()
-
-    def prepare(a, out):
-        number = next(numbers)
-        return lambda: np.multiply(a, 3 if number == wrong_on else 2, out=out)
-
-    assert diagnosed(gpu, prepare).startswith("out: wrong values")
-    assert "timed" not in events
 
 
 @CACHES
@@ -202,13 +177,28 @@ def test_what_turns_wrong_on_one_of_the_sets_is_incorrect_whichever_that_is(
     gpu, timer, events, look_behind, wrong_on, cache
 ):
     look_behind((wrong_on + 1) % 3)  # in turn, another set is looked at
-    numbers = itertools.count()
+    found = diagnosed(
+        gpu, wrong_where(lambda number, *counts: number == wrong_on and counts[2], events), cache
+    )
+    assert wrong_after_timing(found).startswith("out: wrong values")
 
-    def prepare(a, out):
-        number = next(numbers)
-        return lambda: np.multiply(a, 3 if number == wrong_on and "timed" in events else 2, out=out)
 
-    assert wrong_after_timing(diagnosed(gpu, prepare, cache)).startswith("out: wrong values")
+def behaves_while_checked(a, out, events):
+    """Right whenever the outputs were poisoned or the inputs filled just now, as before a checked launch."""
+    return lambda: (double if events[-1] in ("poison", "fill") else triple)(a, out) or out
+
+
+@CACHES
+@pytest.mark.parametrize("allocates", [False, True])
+def test_what_is_wrong_only_while_it_is_timed_is_incorrect(gpu, timer, events, cache, allocates):
+    def writes(a, out):
+        return behaves_while_checked(a, out, events)
+
+    def returns(a):
+        return lambda: behaves_while_checked(a, np.empty_like(a), events)()
+
+    found = diagnosed(gpu, returns if allocates else writes, cache, allocates=allocates)
+    assert wrong_after_timing(found).startswith("out: wrong values")
 
 
 # what replays
@@ -217,19 +207,13 @@ def test_what_turns_wrong_on_one_of_the_sets_is_incorrect_whichever_that_is(
 @CACHES
 @pytest.mark.parametrize("replays_on", [0, 1, 2])
 def test_other_contents_come_to_every_set_after_timing(gpu, timer, events, replays_on, cache):
-    numbers = itertools.count()
+    answers = []
 
-    def prepare(a, out):
-        number = next(numbers)
-        answers = []
+    def replay(a, out):
+        answers.append(answers[-1] if answers else 2 * a)
+        out[...] = answers[-1]
 
-        def launch():
-            if not ("timed" in events and number == replays_on and answers):
-                answers.append(2 * a)
-            out[...] = answers[-1]
-
-        return launch
-
+    prepare = wrong_where(lambda number, *counts: number == replays_on and counts[2], events, replay)
     assert wrong_after_timing(diagnosed(gpu, prepare, cache)).startswith("out: stale result")
 
 

@@ -18,6 +18,7 @@ from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
+from pytest_gpukern.problems.variants import Variant
 from pytest_gpukern.run import case_subject
 from pytest_gpukern.run.case_subject import sets_wanted
 from pytest_gpukern.run.spine import NotRunError, SubjectContext, with_facts
@@ -523,50 +524,50 @@ def why_not(case, environment):
     return str(reason.value)
 
 
+LARGE = {"transfer_bytes": lambda n: 2**30 * n, "make_inputs": lambda rng, n: pytest.fail("made")}
+
+
 @pytest.mark.parametrize(
-    ("variant", "asked", "missing", "reason"),
+    ("variant", "problem", "environment", "reason"),
     [
-        ({"backend": "cupy"}, {}, {"cupy": "cupy-cuda13x is missing"}, "cupy-cuda13x is missing"),
+        (
+            {"backend": "cupy"},
+            {},
+            {"missing": {"cupy": "cupy-cuda13x is missing"}},
+            "cupy-cuda13x is missing",
+        ),
         ({"max_size": {"n": 7}}, {}, {}, "too large: n=8, but its max_size is 7"),
         (
             {"backend": "host"},
-            {"scopes": ("kernel",)},
             {},
+            {"settings": measuring(scopes=("kernel",))},
             "not selected: --gpukern-scope=kernel, but it has end_to_end",
         ),
+        ({"needs_gpu": "tensor cores"}, {}, {"simulating": True}, "not in the simulator: tensor cores"),
+        ({}, LARGE, {}, "too large: it needs 8.0 GiB of host memory, and 1.0 are available"),
     ],
 )
-def test_a_case_that_cannot_run_says_why(gpu, variant, asked, missing, reason):
-    environment = FakeEnvironment(gpu, settings=measuring(**asked), missing=missing)
-    assert why_not(case_of(right, **variant), environment) == reason
+def test_a_case_that_cannot_run_says_why(gpu, monkeypatch, variant, problem, environment, reason):
+    monkeypatch.setattr(case_subject, "available_host_bytes", lambda: 2.0**30)
+    case = case_of(right, problem=doubling(**problem), **variant)
+    assert why_not(case, FakeEnvironment(gpu, **environment)) == reason
 
 
 def test_a_file_that_could_not_be_imported_gives_its_own_reason(gpu):
-    from pytest_gpukern.problems.variants import Variant
-
     problem = doubling(N)
     problem.variants.add(Variant("lost", "numba", None, unavailable="lib is not installed"))
     assert why_not(only_case(problem), FakeEnvironment(gpu)) == "lib is not installed"
 
 
-def test_a_feature_that_the_simulator_lacks_is_named_and_matters_only_there(gpu, timer):
+def test_what_the_simulator_lacks_matters_only_there(gpu, timer):
     case = case_of(right, needs_gpu="tensor cores")
-    assert why_not(case, FakeEnvironment(gpu, simulating=True)) == "not in the simulator: tensor cores"
     assert run(case, FakeEnvironment(gpu)).correctness is Correctness.PASSED
 
 
 def test_arrays_that_do_not_fit_the_device_say_by_how_much(gpu, monkeypatch):
     monkeypatch.setattr(cuda.runtime(), "free_bytes", lambda: 3 * 4 * N - 1)
-    assert why_not(case_of(right), FakeEnvironment(gpu)).startswith(
-        "too large: it needs 0.0 GiB of device memory"
-    )
-
-
-def test_arrays_that_the_host_cannot_hold_are_not_made(gpu, monkeypatch):
-    monkeypatch.setattr(case_subject, "available_host_bytes", lambda: 2.0**30)
-    problem = doubling(transfer_bytes=lambda n: 2**30 * n, make_inputs=lambda rng, n: pytest.fail("made"))
-    why = "too large: it needs 8.0 GiB of host memory, and 1.0 are available"
-    assert why_not(case_of(right, problem=problem), FakeEnvironment(gpu)) == why
+    why = why_not(case_of(right), FakeEnvironment(gpu))
+    assert why.startswith("too large: it needs 0.0 GiB of device memory")
 
 
 # verdicts
