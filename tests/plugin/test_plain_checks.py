@@ -435,36 +435,6 @@ def test_guarded(gpu_benchmark):
     result.stdout.fnmatch_lines(["*INCORRECT: out: out of bounds", "  seen in a timed call"])
 
 
-def test_pytest_benchmarks_fixture_with_the_marker_is_checked_too(pytester, gpu):
-    pytester.makepyfile(
-        test_doubling=PLAIN
-        + """
-def leaves_some(x, out):
-    out[1:] = 2 * x[1:]
-
-@declared
-def test_right(benchmark):
-    benchmark(double, x, out=np.empty(N))
-
-@declared
-def test_call(benchmark):
-    benchmark(leaves_some, x, out=2 * x)
-
-@declared
-def test_pedantic(benchmark):
-    benchmark.pedantic(leaves_some, setup=lambda: ((x, 2 * x), {}), rounds=3)
-
-def test_unmarked(benchmark):
-    kept = np.empty(N)
-    benchmark(lambda x: np.multiply(2, x, out=kept)[:], x)
-"""
-    )
-    result = gpu("--gpukern-all")
-    result.assert_outcomes(passed=2, failed=2)
-    result.stdout.fnmatch_lines(["INCORRECT: out: 1 of 9 elements still hold poison, *"])
-    result.stdout.fnmatch_lines(["INCORRECT: out: 1 of 9 elements still hold poison, *"])
-
-
 def test_arrays_are_let_go_of_once_the_test_has_ended(plain):
     plain(
         """

@@ -76,29 +76,6 @@ def determinism_of(prepare, backend="host", environment=None, **arguments):
     return found, found.errors["out"].determinism
 
 
-def other_bits_from(launch):
-    """Off by an ULP from one launch on, as what a library chooses anew, or a race that is seldom lost."""
-    launches = itertools.count()
-
-    def prepare(a, out):
-        return lambda: np.multiply(a, np.float32(2 + 2.0**-22 * (next(launches) >= launch)), out=out)
-
-    return prepare
-
-
-@pytest.mark.parametrize("declared", [None, "bitwise"])
-def test_other_bits_from_timed_launches_on_are_seen(gpu, timer, declared):
-    environment = FakeEnvironment(gpu, settings=measuring())
-    found, kind = determinism_of(other_bits_from(20), "numba", environment, determinism=declared)
-    if declared is None:
-        assert found.correctness is Correctness.PASSED
-        assert kind == "tolerant"
-    else:
-        assert found.correctness is Correctness.INCORRECT
-        wrong = "correct before timing, wrong after it\nout: not deterministic: 2 results from "
-        assert found.diagnosis.startswith(wrong)
-
-
 def once_in(count, then):
     """Right but for one launch in so many, which does `then(a, out)`; counted from the first timed one."""
 
