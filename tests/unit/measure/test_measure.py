@@ -103,66 +103,51 @@ def test_the_device_is_idle_when_the_clock_starts_and_when_it_stops():
 # the rule
 
 
-@pytest.mark.parametrize(
-    ("call_ns", "fewest", "budget_s"),
-    [
-        (1000, 50, 0.1),
-        (MS, 50, 0.1),
-        (MS + 1, 10, 0.5),
-        (20 * MS, 10, 0.5),
-        (50 * MS, 6, 0.5),
-        (51 * MS, 5, 1.0),
-        (SECOND // 5, 5, 1.0),
-        (SECOND // 2, 3, 1.0),
-        (SECOND, 3, 2.0),
-        (6 * SECOND, 2, 0.0),
-        (11 * SECOND, 1, 0.0),
-    ],
-)
-def test_slow_calls_get_fewer_samples_and_more_time(call_ns, fewest, budget_s):
-    rule = rule_for(call_ns)
-    assert (rule.min_samples, rule.budget_s) == (fewest, budget_s)
+GLANCE = 0.1 / 3
 
 
 @pytest.mark.parametrize(
-    ("call_ns", "fewest"),
+    ("rule", "limits"),
     [
-        (1000, 10),
-        (MS + 1, 10),
-        (5 * MS, 10),
-        (5 * MS + 1, 5),
-        (50 * MS, 5),
-        (50 * MS + 1, 3),
-        (SECOND // 2, 3),
-        (SECOND // 2 + 1, 1),
-        (11 * SECOND, 1),
+        # slow calls get fewer samples and more time
+        (rule_for(1000), (50, 500, 0.1)),
+        (rule_for(MS), (50, 500, 0.1)),
+        (rule_for(MS + 1), (10, 500, 0.5)),
+        (rule_for(20 * MS), (10, 500, 0.5)),
+        (rule_for(50 * MS), (6, 500, 0.5)),
+        (rule_for(51 * MS), (5, 500, 1.0)),
+        (rule_for(SECOND // 5), (5, 500, 1.0)),
+        (rule_for(SECOND // 2), (3, 500, 1.0)),
+        (rule_for(SECOND), (3, 500, 2.0)),
+        (rule_for(6 * SECOND), (2, 500, 0.0)),
+        (rule_for(11 * SECOND), (1, 500, 0.0)),
+        # by the host's clock, 5 % or a twentieth of a second are enough
+        (rule_for(1000, by_host=True), (10, 500, 0.05)),
+        (rule_for(5 * MS, by_host=True), (10, 500, 0.05)),
+        (rule_for(5 * MS + 1, by_host=True), (5, 500, 0.05)),
+        (rule_for(50 * MS, by_host=True), (5, 500, 0.05)),
+        (rule_for(50 * MS + 1, by_host=True), (3, 500, 0.05)),
+        (rule_for(SECOND // 2, by_host=True), (3, 500, 0.05)),
+        (rule_for(SECOND // 2 + 1, by_host=True), (1, 500, 0.05)),
+        (rule_for(11 * SECOND, by_host=True), (1, 500, 0.05)),
+        # a glance takes a third of the time, and few samples of calls over 1 ms
+        (rule_of_a_glance(1000), (10, 500, GLANCE)),
+        (rule_of_a_glance(MS), (10, 500, GLANCE)),
+        (rule_of_a_glance(MS + 1), (6, 6, 0.0)),
+        (rule_of_a_glance(20 * MS), (6, 6, 0.0)),
+        (rule_of_a_glance(20 * MS + 1), (3, 3, 0.0)),
+        (rule_of_a_glance(100 * MS), (3, 3, 0.0)),
+        (rule_of_a_glance(100 * MS + 1), (1, 1, 0.0)),
+        (rule_of_a_glance(11 * SECOND), (1, 1, 0.0)),
     ],
+    ids=repr,
 )
-def test_by_the_hosts_clock_5_percent_or_a_twentieth_of_a_second_are_enough(call_ns, fewest):
-    rule = rule_for(call_ns, by_host=True)
-    assert (rule.min_samples, rule.max_samples, rule.budget_s) == (fewest, 500, 0.05)
-    assert rule.target_half_width == 0.05
+def test_slow_calls_get_fewer_samples_and_the_hosts_clock_and_a_glance_less_time(rule, limits):
+    assert (rule.min_samples, rule.max_samples, rule.budget_s) == pytest.approx(limits)
 
 
-@pytest.mark.parametrize(
-    ("call_ns", "fewest", "most", "budget_s"),
-    [
-        (1000, 10, 500, 0.1 / 3),
-        (MS, 10, 500, 0.1 / 3),
-        (MS + 1, 6, 6, 0.0),
-        (20 * MS, 6, 6, 0.0),
-        (20 * MS + 1, 3, 3, 0.0),
-        (100 * MS, 3, 3, 0.0),
-        (100 * MS + 1, 1, 1, 0.0),
-        (11 * SECOND, 1, 1, 0.0),
-    ],
-)
-def test_a_glance_takes_a_third_of_the_time_and_few_samples_of_calls_over_1_ms(
-    call_ns, fewest, most, budget_s
-):
-    rule = rule_of_a_glance(call_ns)
-    assert (rule.min_samples, rule.max_samples) == (fewest, most)
-    assert rule.budget_s == pytest.approx(budget_s)
+def test_by_the_hosts_clock_5_percent_are_enough():
+    assert rule_for(MS, by_host=True).target_half_width == 0.05
 
 
 # sampling

@@ -211,19 +211,23 @@ def test_each_set_has_what_the_variant_takes_when_it_prepares(gpu, contents):
     assert given[2:] == [first, second, first], "two for the other sets, and for what is repeated at last"
 
 
-@pytest.mark.parametrize(("free_sets", "expected"), [(7.9, 3), (4.0, 3), (3.9, 2), (2.0, 2), (1.9, 1)])
-def test_further_sets_take_half_of_the_memory_that_is_left(gpu, contents, monkeypatch, free_sets, expected):
-    one_set = 4 * N + 4 * N
-    free = 2**30
+@pytest.mark.parametrize(
+    ("free_sets", "call_s", "expected"),
+    [(7.9, 0, 3), (4.0, 0, 3), (3.9, 0, 2), (2.0, 0, 2), (1.9, 0, 1), (8, 0.02, 3), (8, 0.021, 1)],
+)
+def test_further_sets_take_half_of_the_memory_that_is_left_and_a_call_over_20_ms_stays_on_one(
+    gpu, contents, monkeypatch, free_sets, call_s, expected
+):
+    one_set, free = 4 * N + 4 * N, [2**30]
 
     def check(prepared, **options):
-        nonlocal free
         checking(prepared, **options)
-        free = free_sets * one_set
+        free[0] = free_sets * one_set
+        prepared.last_call_ns = 1e9 * call_s
 
     checking = case_subject.check
     monkeypatch.setattr(case_subject, "check", check)
-    monkeypatch.setattr(cuda.runtime(), "free_bytes", lambda: free)
+    monkeypatch.setattr(cuda.runtime(), "free_bytes", lambda: free[0])
     run(case_of(right), FakeEnvironment(gpu))
     assert len(contents) == expected
 
@@ -234,18 +238,6 @@ def test_copies_of_inputs_and_references_make_room_for_sets(gpu, contents, monke
     run(case_of(right), FakeEnvironment(gpu))
     assert gpu.events.count("forget") == 1
     assert len(contents) == 3
-
-
-@pytest.mark.parametrize(("call_s", "expected"), [(0.019, 3), (0.02, 3), (0.021, 1)])
-def test_a_call_over_20_ms_stays_on_one_set(gpu, contents, monkeypatch, call_s, expected):
-    def check(prepared, **options):
-        checking(prepared, **options)
-        prepared.last_call_ns = 1e9 * call_s
-
-    checking = case_subject.check
-    monkeypatch.setattr(case_subject, "check", check)
-    run(case_of(right), FakeEnvironment(gpu))
-    assert len(contents) == expected
 
 
 def test_a_statistical_check_poisons_after_timing_however_slow_the_call_is(gpu, timer, monkeypatch):

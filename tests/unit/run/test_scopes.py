@@ -147,21 +147,15 @@ def test_nothing_is_copied_out_before_the_launch_has_ended(gpu, timer, allocates
     assert result.correctness is Correctness.PASSED
 
 
-def test_a_case_is_measured_in_each_of_its_scopes_with_the_work_that_belongs_to_it(gpu, timer):
-    problem = doubling(N, scopes=("kernel", "transfer", "end_to_end"))
-    measured = {m.scope: m for m in run(case_of(right, problem=problem), FakeEnvironment(gpu)).measurements}
-    assert list(measured) == ["kernel", "transfer", "end_to_end"]
-    assert {scope: (m.traffic_bytes, m.flops) for scope, m in measured.items()} == {
-        "kernel": (8 * N, N),
-        "transfer": (4 * N + 4 * N, None),
-        "end_to_end": (4 * N + 4 * N, N),
-    }
-
-
-def test_declared_transfer_bytes_replace_counted_ones(gpu, timer):
-    problem = doubling(N, scopes=("transfer",), transfer_bytes=lambda n: 100 * n)
-    (measurement,) = run(case_of(right, problem=problem), FakeEnvironment(gpu)).measurements
-    assert measurement.traffic_bytes == 100 * N
+@pytest.mark.parametrize(("declared", "copied"), [(None, 4 * N + 4 * N), (lambda n: 100 * n, 100 * N)])
+def test_a_case_is_measured_in_each_of_its_scopes_with_the_work_that_belongs_to_it(
+    gpu, timer, declared, copied
+):
+    problem = doubling(N, scopes=("kernel", "transfer", "end_to_end"), transfer_bytes=declared)
+    found = run(case_of(right, problem=problem), FakeEnvironment(gpu)).measurements
+    assert [(each.scope, each.traffic_bytes, each.flops) for each in found] == [
+        *(("kernel", 8 * N, N), ("transfer", copied, None), ("end_to_end", copied, N))
+    ]
 
 
 def test_a_host_variant_is_measured_end_to_end_with_nothing_to_copy_or_flush(timer, events):
@@ -204,14 +198,21 @@ def test_scopes_asked_for_are_kept_where_they_make_sense(asked, backend, argumen
 
 
 @pytest.mark.parametrize(
-    ("setting", "marker", "expected"),
-    [("cold", None, "cold"), ("hot", None, "hot"), ("cold", "hot", "hot"), ("hot", "cold", "cold")],
+    ("of_the_run", "of_the_marker", "timed"),
+    [
+        ({"cache": "cold"}, {}, "event/cold"),
+        ({"cache": "hot"}, {}, "event/hot"),
+        ({"cache": "cold"}, {"cache": "hot"}, "event/hot"),
+        ({"cache": "hot"}, {"cache": "cold"}, "event/cold"),
+        ({"timer": "event"}, {"timer": "cupti"}, "cupti/cold"),
+        ({"timer": "auto"}, {"timer": "graph"}, "graph/cold"),
+    ],
 )
-def test_the_markers_cache_policy_wins_over_the_runs(gpu, timer, setting, marker, expected):
-    environment = FakeEnvironment(gpu, settings=measuring(cache=setting))
-    (measurement,) = run(case_of(right), environment, MarkerOptions(cache=marker)).measurements
-    assert measurement.cache == expected
-    assert set(timer.colds) == {expected == "cold"}
+def test_the_markers_timer_and_cache_policy_win_over_the_runs(gpu, timer, of_the_run, of_the_marker, timed):
+    environment = FakeEnvironment(gpu, settings=measuring(**of_the_run))
+    (only,) = run(case_of(right), environment, MarkerOptions(**of_the_marker)).measurements
+    assert only.key == f"kernel/{timed}"
+    assert set(timer.colds) == {timed.endswith("cold")}
 
 
 def test_every_scope_of_a_case_is_timed_once_on_the_timed_stream(gpu, timer):
@@ -295,16 +296,6 @@ def test_on_the_host_outputs_are_looked_at_only_before_and_after_timing(timer, a
     run(case_of(right, "host"), FakeEnvironment())
     ((name, _, looks, call_ns, rule),) = asked
     assert (name, looks, rule) == ("host", False, rule_for(call_ns, by_host=True))
-
-
-@pytest.mark.parametrize(
-    ("setting", "marker", "expected"),
-    [("event", None, "event"), ("event", "cupti", "cupti"), ("auto", "graph", "graph")],
-)
-def test_the_markers_timer_wins_over_the_runs(gpu, timer, setting, marker, expected):
-    environment = FakeEnvironment(gpu, settings=measuring(timer=setting))
-    (only,) = run(case_of(right), environment, MarkerOptions(timer=marker)).measurements
-    assert only.timer == expected
 
 
 @pytest.mark.parametrize(("most", "fewer"), [(4, True), (512, False)])
