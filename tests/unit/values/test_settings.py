@@ -65,26 +65,6 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize(("mode", "sessions"), [("create", 5), ("append", 5), ("compare", 1), ("off", 1)])
-def test_what_is_recorded_is_measured_by_five_processes_and_everything_else_by_one(mode, sessions):
-    assert read(benchmark=True, given={"baseline": mode}).sessions == sessions
-    assert read(benchmark=True, given={"baseline": mode, "sessions": "3"}).sessions == 3
-
-
-def test_two_revisions_are_measured_by_four_processes_each_and_no_baseline_takes_part():
-    settings = read(benchmark=True, given={"against": "origin/main"})
-    assert (settings.against, settings.sessions, settings.baseline) == ("origin/main", 4, "off")
-    compared = read(benchmark=True, given={"against": "origin/main", "baseline": "compare"})
-    assert compared.baseline == "off"
-
-
-def test_an_ini_file_may_name_a_revision_for_the_runs_that_measure_and_record_nothing():
-    assert read(ini={"against": "main"}).against is None
-    assert read(benchmark=True, ini={"against": "main"}).against == "main"
-    recording = read(benchmark=True, given={"baseline": "create"}, ini={"against": "main"})
-    assert (recording.against, recording.baseline, recording.sessions) == (None, "create", 5)
-
-
 def test_a_comparison_of_revisions_in_ci_has_to_measure_on_a_gpu():
     assert read(benchmark=True, given={"against": "main"}, environ={"CI": "1"}).fail_on == IN_CI
     given = {"against": "main", "fail-on": "none"}
@@ -384,35 +364,51 @@ def test_each_of_two_contradicting_options_is_allowed_alone(measuring, options):
         assert read(benchmark=measuring, given={name: value}).asked
 
 
-@pytest.mark.parametrize("mode", ["create", "update"])
-def test_machine_code_is_recorded_without_measuring_under_the_same_rules(mode):
-    given = {"code": "sm_90", "baseline": mode, **({"reason": "new tiles"} if mode == "update" else {})}
-    settings = read(given=given)
-    assert (settings.code, settings.baseline, settings.benchmark) == (("sm_90",), mode, False)
-    assert "add --gpukern-write-in-ci" in refused(given=given, environ={"CI": "1"})
+CODE, AGAINST, CREATE = {"code": "sm_90"}, {"against": "main"}, {"baseline": "create"}
+UPDATE = {"baseline": "update", "reason": "new tiles"}
+TOGETHER = [
+    # what is recorded is measured by five processes, two revisions by four each, and everything else by one
+    *((True, {"baseline": mode}, {}, {"sessions": 5}) for mode in ("create", "append")),
+    *((True, {"baseline": mode}, {}, {"sessions": 1}) for mode in ("compare", "off")),
+    *((True, {"baseline": mode, "sessions": "3"}, {}, {"sessions": 3}) for mode in ("append", "compare")),
+    (True, AGAINST, {}, {"against": "main", "sessions": 4, "baseline": "off"}),
+    (True, AGAINST | {"baseline": "compare"}, {}, {"baseline": "off"}),
+    # an ini file may name a revision for the runs that measure and record nothing
+    (False, {}, AGAINST, {"against": None}),
+    (True, {}, AGAINST, {"against": "main"}),
+    (True, CREATE, AGAINST, {"against": None, "baseline": "create", "sessions": 5}),
+    # sanitizers for the runs that do not measure, and what only measuring runs need
+    (False, {}, {"sanitize": "memcheck"}, {"sanitize": ("memcheck",)}),
+    (True, {}, {"sanitize": "memcheck"}, {"sanitize": ()}),
+    (False, {}, {"baseline": "update", "write-in-ci": True}, {"baseline": "update"}),
+    (False, {}, {"all": "true"}, {"measure_all": True}),
+    (True, {"backend": "host"}, {"timer": "event"}, {"timer": "event"}),
+    # machine code is recorded, and compared with another revision's, without measuring
+    (False, CODE | CREATE, {}, {"code": ("sm_90",), "baseline": "create", "benchmark": False}),
+    (False, CODE | UPDATE, {}, {"code": ("sm_90",), "baseline": "update", "benchmark": False}),
+    (False, CODE | AGAINST, {}, {"code": ("sm_90",), "against": "main", "baseline": "off"}),
+    (False, CODE | {"fail-on": "missing"}, {}, {"fail_on": {"slower", "missing"}}),
+    # architectures: without a value those of the ini file, which alone compiles nothing, or those on record
+    (False, {"code": True}, {}, {"code": ("recorded",)}),
+    (False, {"code": True}, {"code": "sm_80,sm_90"}, {"code": ("sm_80", "sm_90")}),
+    (False, {"code": "recorded"}, {"code": "sm_80"}, {"code": ("recorded",)}),
+    (False, {}, CODE, {"code": (), "asked": False}),
+]
 
 
-def test_new_machine_code_needs_a_reason_as_new_times_do():
-    assert "add --gpukern-reason=TEXT" in refused(given={"code": "sm_90", "baseline": "update"})
+@pytest.mark.parametrize(("measuring", "given", "ini", "expected"), TOGETHER)
+def test_what_a_value_comes_to_depends_on_the_others_and_on_where_it_stands(measuring, given, ini, expected):
+    settings = read(measuring, given, ini)
+    assert {name: getattr(settings, name) for name in expected} == expected
 
 
-def test_machine_code_is_compared_with_another_revisions_without_measuring():
-    settings = read(given={"code": "sm_90", "against": "main"})
-    assert (settings.code, settings.against, settings.baseline) == (("sm_90",), "main", "off")
-
-
-def test_without_a_value_architectures_are_those_of_the_ini_file_or_else_those_on_record():
-    assert read(given={"code": True}).code == ("recorded",)
-    assert read(given={"code": True}, ini={"code": "sm_80,sm_90"}).code == ("sm_80", "sm_90")
-    assert read(given={"code": "recorded"}, ini={"code": "sm_80"}).code == ("recorded",)
+def test_machine_code_is_recorded_under_the_rules_of_times():
+    for options in (CODE | CREATE, CODE | UPDATE):
+        assert "add --gpukern-write-in-ci" in refused(given=options, environ={"CI": "1"})
+    assert "add --gpukern-reason=TEXT" in refused(given=CODE | {"baseline": "update"})
+    assert "drop no-gpu or" in refused(given=CODE | {"fail-on": "no-gpu"})
     message = refused(given={"code": True}, ini={"code": "hopper"})
     assert message.startswith("ini value gpukern_code = hopper: architectures are written")
-
-
-def test_an_ini_file_that_names_architectures_has_no_run_compile():
-    settings = read(ini={"code": "sm_90"})
-    assert not settings.code
-    assert not settings.asked
 
 
 def test_a_path_behind_the_option_is_told_from_an_architecture(tmp_path):
@@ -426,25 +422,9 @@ def test_an_architecture_that_is_none_is_refused_with_how_to_write_one(text):
     assert message == f"--gpukern-code={text}: architectures are written sm_90 or sm_80,sm_90; or recorded"
 
 
-def test_of_code_a_run_may_ask_whether_all_on_record_was_compiled_but_not_for_a_gpu():
-    assert read(given={"code": "sm_90", "fail-on": "missing"}).fail_on == {"slower", "missing"}
-    assert "drop no-gpu or" in refused(given={"code": "sm_90", "fail-on": "no-gpu"})
-
-
-def test_an_ini_file_may_name_sanitizers_for_the_runs_that_do_not_measure():
-    assert read(ini={"sanitize": "memcheck"}).sanitize == ("memcheck",)
-    assert read(benchmark=True, ini={"sanitize": "memcheck"}).sanitize == ()
-
-
 def test_a_contradiction_of_the_ini_file_is_named_by_its_ini_value():
     message = refused(benchmark=True, ini={"baseline": "update"}, environ={"CI": "1"})
     assert message.startswith("ini value gpukern_baseline = update: ")
-
-
-def test_an_ini_file_may_say_what_only_measuring_runs_need():
-    assert read(ini={"baseline": "update", "write-in-ci": True}).baseline == "update"
-    assert read(ini={"all": "true"}).measure_all
-    assert read(benchmark=True, given={"backend": "host"}, ini={"timer": "event"}).timer == "event"
 
 
 @pytest.mark.parametrize(("value", "is_ci"), [("1", True), ("github", True), ("", False), ("False", False)])
