@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.backends.backend import installed
 from pytest_gpukern.gpu.runtime import runtime
+from pytest_gpukern.values.backend_table import installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import itertools
 import pkgutil
 import warnings
@@ -20,8 +18,6 @@ from pytest_gpukern.backends.foreign_array import UsersArray
 from pytest_gpukern.problems.problem import Output
 from pytest_gpukern.values.backend_table import BACKENDS
 
-Array = Any
-
 
 class Workspace(ABC):
     """Holds the arrays of one case in its variant's library: inputs, outputs, and what a launch returned.
@@ -34,7 +30,7 @@ class Workspace(ABC):
     array_type: type[Any]
 
     def __init__(self, poisons: tuple[int, ...]) -> None:
-        self.arrays: dict[str, Array] = {}
+        self.arrays: dict[str, Any] = {}
         self._poisons = itertools.cycle(poisons)
         self._guarded: dict[str, Any] = {}  # our inputs and outputs, between guard zones
         self._places: dict[str, UsersArray] = {}  # where these lie
@@ -175,34 +171,6 @@ class Backend:
 
     def release(self) -> None:
         """Gives pooled device memory back."""
-
-
-def missing_library(name: str, *, compiles: bool = False) -> str | None:
-    """Says which package backend `name` lacks and what installs it, or None; imports nothing heavy.
-
-    A run that only `compiles` needs nothing that works on the device.
-    """
-    row = BACKENDS[name]
-    for module, package in row.needs:
-        if not installed(module) and not (compiles and module == "cuda.core"):
-            remedy = "" if row.extra is None else f"; pip install 'pytest-gpukern[{row.extra}]'"
-            return f"{package} is not installed{remedy}"
-    return None
-
-
-def installed(module: str) -> bool:
-    """Returns whether `module` can be found, without executing anything."""
-    top, _, rest = module.partition(".")
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        return False
-    if spec is None:
-        return False
-    if module == "numba.cuda":  # Numba has an older numba.cuda of its own; we need numba-cuda's
-        return importlib.util.find_spec("numba_cuda") is not None
-    locations = list(spec.submodule_search_locations or ())
-    return not rest or importlib.machinery.PathFinder.find_spec(module, locations) is not None
 
 
 def open_backend(name: str, *, simulated: bool) -> Backend:

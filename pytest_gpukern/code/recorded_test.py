@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
-from pytest_gpukern.backends.backend import missing_library
 from pytest_gpukern.code.disassembly import DisassemblyError, facts, require_tools
 from pytest_gpukern.code.launches import H200, CannotBeKnown, DoesNotCompile, Launch, StandIn, capability
 from pytest_gpukern.gpu.fingerprint import library_versions
@@ -29,7 +28,7 @@ from pytest_gpukern.run.environment import available_host_bytes
 from pytest_gpukern.run.measured_test import MeasuredTest
 from pytest_gpukern.run.spine import Evidence
 from pytest_gpukern.session.stash import NEW_TEST, refusing, settings_of
-from pytest_gpukern.values.backend_table import BACKENDS, cuda_packages
+from pytest_gpukern.values.backend_table import BACKENDS, cuda_packages, missing_library
 from pytest_gpukern.values.note import CANNOT_BE_KNOWN, NOT_COVERED, NotRun
 from pytest_gpukern.values.result import CompiledCode, KernelFacts
 from pytest_gpukern.values.untrusted_json import FileError

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pytest_gpukern.backends import backend as backends
 from pytest_gpukern.gpu import nvml
 from pytest_gpukern.gpu.errors import DeviceError, DeviceLockTimeout, NvmlUnavailable
 from pytest_gpukern.gpu.fingerprint import library_versions
@@ -21,7 +20,7 @@ from pytest_gpukern.gpu.lock import DeviceLock
 from pytest_gpukern.gpu.selection import missing_gpu_reason, visible_devices
 from pytest_gpukern.sanitizer.self_check import missed_fault
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
-from pytest_gpukern.values.backend_table import BACKENDS, library_distributions
+from pytest_gpukern.values.backend_table import BACKENDS, library_distributions, missing_library
 from pytest_gpukern.values.timer_table import auto_timers
 
 DISTRIBUTIONS = (
@@ -107,7 +106,7 @@ def examine() -> Machine:
         gpus = _gpus(library)
     how = "gpu" if no_gpu is None else IMPORT_ONLY
     sanitizer, sanitizer_problem = _sanitizer() if no_gpu is None else (None, None)
-    installed = [name for name in BACKENDS if not backends.missing_library(name)]
+    installed = [name for name in BACKENDS if not missing_library(name)]
     return Machine(
         gpus=gpus,
         no_gpu=no_gpu,
@@ -234,6 +233,7 @@ def problem_of(name: str, how: str) -> str | None:
 
 
 def _open_on_the_device(name: str) -> None:
+    from pytest_gpukern.backends.backend import open_backend
     from pytest_gpukern.gpu.runtime import runtime
     from pytest_gpukern.gpu.selection import pin, select
     from pytest_gpukern.timers.timer import open_timer
@@ -243,7 +243,7 @@ def _open_on_the_device(name: str) -> None:
     if name == FIRST_TIMER:
         open_timer(name, runtime().device.default_stream)
     else:
-        backends.open_backend(name, simulated=False)
+        open_backend(name, simulated=False)
 
 
 if __name__ == "__main__":

@@ -130,8 +130,8 @@ class CaseSubject:
         evidence.add(
             errors=first.errors_with_bits(tells_determinism=not self._checked),
             first_call_ns=first.first_call_ns,
+            inputs=hash_of_inputs(self.sets),
         )
-        evidence.add(inputs=hash_of_inputs(self.sets))
         if not self._checked:
             case, datasets = self._case, self._environment.datasets
             with gpu.loading_observed(on_gpu=on_gpu):

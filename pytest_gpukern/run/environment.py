@@ -22,7 +22,7 @@ from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
 from pytest_gpukern.problems.dataset import MOST_CORNERS, Datasets
 from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.run.device_session import DeviceSession
-from pytest_gpukern.values.backend_table import BACKENDS
+from pytest_gpukern.values.backend_table import BACKENDS, missing_library
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Provenance
 from pytest_gpukern.values.note import NOT_COVERED, NotRun
 from pytest_gpukern.values.settings import Settings
@@ -104,7 +104,7 @@ class Environment:
         if self.settings.code and not BACKENDS[name].recorded_by:
             of_host = "variants of the host, which have no machine code"
             return NotRun(NOT_COVERED, f"kernels of {name}" if BACKENDS[name].on_gpu else of_host)
-        missing = backends.missing_library(name, compiles=bool(self.settings.code))
+        missing = missing_library(name, compiles=bool(self.settings.code))
         if missing is not None or self.settings.code:
             return missing
         if self.gpu.elsewhere is not None:  # so nothing is imported in vain

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from pytest_gpukern.backends import backend as backends
+from pytest_gpukern.values.backend_table import installed
 
 
 def prepare_libraries() -> None:
@@ -57,7 +57,7 @@ def _lines_of(function: Any) -> dict[str, bool]:
 
 def _imported(module: str) -> Any:
     """Imports a library, or returns None if that fails: then no test can use it either."""
-    if not backends.installed(module):
+    if not installed(module):
         return None
     try:
         return importlib.import_module(module)

@@ -27,6 +27,7 @@ from pytest_gpukern.session.stash import (
     workers_of,
 )
 from pytest_gpukern.values.atomic_file import replace
+from pytest_gpukern.values.backend_table import installed
 from pytest_gpukern.values.options import asked, try_the_simulator
 from pytest_gpukern.values.timer_table import times_host
 from pytest_gpukern.values.untrusted_json import FileError, printable_lines
@@ -55,7 +56,6 @@ def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) 
         pytest.Collector.CollectError: its folder or a decorator in it cannot be read, it has no variants, or
             it names something that does not exist.
     """
-    from pytest_gpukern.backends import backend as backends
     from pytest_gpukern.check.diagnosis import Fault
     from pytest_gpukern.problems.call_by_name import ProblemError
     from pytest_gpukern.problems.cases import cases_of
@@ -64,7 +64,7 @@ def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) 
 
     try:
         environment = environment_of(metafunc.config)
-        load_variants(problem, environment.unusable, backends.installed, cannot_import)
+        load_variants(problem, environment.unusable, installed, cannot_import)
         _refuse_unknown_names(problem, wrong)
     except ProblemError as error:
         raise pytest.Collector.CollectError(error.located) from error

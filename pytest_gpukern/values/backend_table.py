@@ -6,6 +6,8 @@ simulator read this table; it loads nothing but the standard library.
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -157,3 +159,31 @@ def distributions_of_others(backend: str | None) -> set[str]:
 
 def library_distributions() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for row in BACKENDS.values() for name in row.distributions))
+
+
+def missing_library(name: str, *, compiles: bool = False) -> str | None:
+    """Says which package backend `name` lacks and what installs it, or None; imports nothing heavy.
+
+    A run that only `compiles` needs nothing that works on the device.
+    """
+    row = BACKENDS[name]
+    for module, package in row.needs:
+        if not installed(module) and not (compiles and module == "cuda.core"):
+            remedy = "" if row.extra is None else f"; pip install 'pytest-gpukern[{row.extra}]'"
+            return f"{package} is not installed{remedy}"
+    return None
+
+
+def installed(module: str) -> bool:
+    """Returns whether `module` can be found, without executing anything."""
+    top, _, rest = module.partition(".")
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return False
+    if spec is None:
+        return False
+    if module == "numba.cuda":  # Numba has an older numba.cuda of its own; we need numba-cuda's
+        return importlib.util.find_spec("numba_cuda") is not None
+    locations = list(spec.submodule_search_locations or ())
+    return not rest or importlib.machinery.PathFinder.find_spec(module, locations) is not None

@@ -40,7 +40,7 @@ def _opened(name):
 
 def skip_without(name):
     """Skips a test where the library of a backend is missing."""
-    from pytest_gpukern.backends.backend import missing_library
+    from pytest_gpukern.values.backend_table import missing_library
 
     if missing_library(name):
         pytest.skip(missing_library(name))

@@ -169,7 +169,7 @@ def test_importing_the_plugin_loads_its_light_modules_and_the_standard_library_o
 @pytest.mark.parametrize(
     ("modules", "heavy"),
     [
-        ("cli.main cli.report cli.compare cli.baseline session.controller session.child", HEAVY),
+        ("cli.main cli.report cli.compare cli.baseline cli.doctor session.controller session.child", HEAVY),
         ("run.measured_test run.environment check.check_variant gpu.runtime", HEAVY - {"numpy"}),
     ],
     ids=["what reports", "what measures"],

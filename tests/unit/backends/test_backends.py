@@ -11,10 +11,10 @@ import pytest
 
 from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.arrays.compare import POISON, POISONS
-from pytest_gpukern.backends import backend as backends
 from pytest_gpukern.backends.foreign_array import poison, refuse_what_proves_nothing, to_host
 from pytest_gpukern.backends.gpu_backend import CudaWorkspace
 from pytest_gpukern.backends.host import HostBackend
+from pytest_gpukern.values import backend_table
 
 INPUTS = {"a": np.arange(6.0).reshape(2, 3), "k": 3, "s": np.float32(2)}
 OUTPUTS = {"out": Output((2, 3), "float32"), "flag": Output((), "int8")}
@@ -176,7 +176,7 @@ def test_the_simulators_workspace_is_device_arrays_over_host_memory():
     ],
 )
 def test_a_module_is_installed_if_it_can_be_found(module, there):
-    assert backends.installed(module) is there
+    assert backend_table.installed(module) is there
 
 
 def test_looking_for_a_module_executes_nothing(tmp_path, monkeypatch):
@@ -185,9 +185,9 @@ def test_looking_for_a_module_executes_nothing(tmp_path, monkeypatch):
     (package / "__init__.py").write_text("raise AssertionError('executed')")
     (package / "part.py").write_text("raise AssertionError('executed')")
     monkeypatch.syspath_prepend(tmp_path)
-    assert backends.installed("never_run_this")
-    assert backends.installed("never_run_this.part")
-    assert not backends.installed("never_run_this.other")
+    assert backend_table.installed("never_run_this")
+    assert backend_table.installed("never_run_this.part")
+    assert not backend_table.installed("never_run_this.other")
 
 
 @pytest.mark.parametrize(
@@ -195,18 +195,18 @@ def test_looking_for_a_module_executes_nothing(tmp_path, monkeypatch):
     [((), None), (("numba", "numba.cuda"), "numba is not installed"), (("numba.cuda",), "numba-cuda is not")],
 )
 def test_a_missing_library_is_named_by_the_package_that_brings_it(monkeypatch, missing, expected):
-    monkeypatch.setattr(backends, "installed", lambda module: module not in missing)
-    found = backends.missing_library("numba")
+    monkeypatch.setattr(backend_table, "installed", lambda module: module not in missing)
+    found = backend_table.missing_library("numba")
     assert found == expected or found.startswith(expected)
 
 
 def test_the_cuda_target_is_numba_cuda_and_not_numbas_own(monkeypatch):
-    found = backends.importlib.util.find_spec
+    found = backend_table.importlib.util.find_spec
     monkeypatch.setattr(
-        backends.importlib.util, "find_spec", lambda name: None if name == "numba_cuda" else found(name)
+        backend_table.importlib.util, "find_spec", lambda name: None if name == "numba_cuda" else found(name)
     )
     installing = "pip install 'pytest-gpukern[cu13]'"
-    assert backends.missing_library("numba") == f"numba-cuda is not installed; {installing}"
+    assert backend_table.missing_library("numba") == f"numba-cuda is not installed; {installing}"
 
 
 # copies to the host

@@ -36,7 +36,7 @@ def opened(monkeypatch):
         if "device" in behaviour:
             raise behaviour["device"]
 
-    monkeypatch.setattr(backends, "missing_library", lambda name, *, compiles: None)
+    monkeypatch.setattr("pytest_gpukern.run.environment.missing_library", lambda name, *, compiles: None)
     monkeypatch.setattr(backends, "open_backend", open_backend)
     monkeypatch.setattr("pytest_gpukern.gpu.runtime.runtime", runtime)
     return behaviour
@@ -85,7 +85,9 @@ def test_a_backend_that_is_of_no_use_says_why_and_is_opened_once_if_that_may_tel
 ):
     opened |= {"pycuda": ImportError("libcurand.so.10: cannot\nopen it"), "skcuda": RuntimeError()}
     missing = {"dask": "dask is not installed"}
-    monkeypatch.setattr(backends, "missing_library", lambda name, *, compiles: missing.get(name))
+    monkeypatch.setattr(
+        "pytest_gpukern.run.environment.missing_library", lambda name, *, compiles: missing.get(name)
+    )
     tested = environment(monkeypatch, **made)
     for _ in range(2):
         found = tested.unusable(name)

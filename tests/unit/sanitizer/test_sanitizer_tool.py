@@ -146,7 +146,7 @@ def test_libraries_are_prepared_where_they_are_there(monkeypatch):
         "cupy": SimpleNamespace(cuda=SimpleNamespace(set_allocator=allocators.append)),
         "numba.cuda": SimpleNamespace(jit=lambda f, **options: options),
     }
-    monkeypatch.setattr(child_setup.backends, "installed", there.__contains__)
+    monkeypatch.setattr(child_setup, "installed", there.__contains__)
     monkeypatch.setattr(child_setup.importlib, "import_module", there.__getitem__)
     child_setup.prepare_libraries()
     assert allocators == [None]
@@ -157,6 +157,6 @@ def test_a_library_that_does_not_import_is_left_alone(monkeypatch):
     def broken(name):
         raise OSError(f"{name}: undefined symbol")
 
-    monkeypatch.setattr(child_setup.backends, "installed", lambda name: name == "cupy")
+    monkeypatch.setattr(child_setup, "installed", lambda name: name == "cupy")
     monkeypatch.setattr(child_setup.importlib, "import_module", broken)
     child_setup.prepare_libraries()
