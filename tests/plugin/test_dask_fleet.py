@@ -146,8 +146,10 @@ def test_each_gpu_is_measured_once_and_pinned(fleet, shared):
     assert "gpukern validate --dask: 9 of 9 cards, host" in out
 
 
-def test_a_slow_gpu_is_confirmed_beside_a_neighbour_while_others_go_on(fleet, shared):
-    status, out, _ = fleet(hosts=hosts(4), acts={"GPU-1-0": {"slower": 1.05}})
+def test_a_slow_gpu_is_confirmed_beside_a_neighbour_while_others_go_on(fleet, shared, tmp_path):
+    kept, table = tmp_path / "kept", tmp_path / "fleet.csv"
+    written = [f"--gpukern-report={kept}/", f"--gpukern-report={table}"]
+    status, out, _ = fleet(*written, hosts=hosts(4), acts={"GPU-1-0": {"slower": 1.05}})
     assert status == 1
     assert "SLOW host1 GPU 0: +5.0 % in memory, +5.0 % in compute, +5.0 % in short, confirmed by 3" in out
     assert out.index("host1 GPU 0 is in doubt") < out.index(": 12 of 12 cards, host")
@@ -155,6 +157,10 @@ def test_a_slow_gpu_is_confirmed_beside_a_neighbour_while_others_go_on(fleet, sh
     assert sorted(map(len, runs.values())) == [1] * 10 + [4, 4], "and a neighbour"
     tests = {argument for argument in runs["GPU-1-0"][-1]["arguments"] if argument.startswith("suites/")}
     assert tests == {f"suites/test_it.py::test_work[{number}]" for number in range(15)}
+    names = [file.name for file in kept.iterdir()]
+    assert {"host0-0.json", "host1-0.json", "host1-0.2.json", "host1-0.4.json"} <= {*names}
+    assert (len(names), len(table.read_text().splitlines())) == (18, 13)
+    assert cli.main(["fleet", str(kept)]) == 1
 
 
 def test_a_killed_worker_loses_what_it_measured_and_only_that(fleet, shared):
@@ -208,14 +214,22 @@ def test_a_scheduler_that_goes_ends_the_run_and_what_came_is_judged(fleet, own):
     ended(own.begun()["GPU-1-1"][0]["pid"])
 
 
-def test_a_run_that_says_nothing_of_its_gpu_and_a_host_without_one_are_named(fleet):
+def test_a_run_that_says_nothing_of_its_gpu_a_host_without_one_and_other_versions_are_named(
+    fleet, monkeypatch
+):
+    monkeypatch.setattr(dask_fleet, "__version__", "0.0.1")
     acts = {
+        "GPU-0-2": {"software": ("580.159", "570.1")},
+        "GPU-1-1": {"software": ('"14.0"', '"13.9"')},
         "GPU-0-0": {"status": 3, "says": "INTERNALERROR> RuntimeError: gone"},
         "GPU-0-1": {"writes": '{"schema": 6}'},
         "GPU-1-0": {"measures": "GPU-2-0"},
     }
-    status, out, _ = fleet(hosts=hosts(2) | {"2": []}, acts=acts)
+    status, out, _ = fleet(hosts=hosts(4) | {"2": []}, acts=acts)
     assert status == 1
+    assert "driver 570.1 on host0 GPU 2 (most: 580.159)" in out
+    assert "cupy 13.9 on host1 GPU 1 (most: 14.0)" in " ".join(out.split())
+    assert "this client 0.0.1" in out
     assert "host2 GPU ? is lost: the NVIDIA driver is not loaded" in out
     assert "SILENT host2 GPU ?" in out
     assert "host0 GPU 0 is lost: its pytest ended with status 3: INTERNALERROR> RuntimeError: gone" in out
@@ -231,30 +245,6 @@ def test_a_gpu_that_several_workers_see_is_measured_once_at_a_time(fleet, shared
     assert "is lost" not in out
     assert sorted(map(len, shared.begun().values())) == [1, 1, 4, 4]
     assert "4 of 4 cards" in out
-
-
-def test_other_versions_are_named(fleet, monkeypatch):
-    monkeypatch.setattr(dask_fleet, "__version__", "0.0.1")
-    acts = {"GPU-1-0": {"software": ("580.159", "570.1")}, "GPU-1-1": {"software": ('"14.0"', '"13.9"')}}
-    _, out, _ = fleet(hosts=hosts(2), acts=acts)
-    assert "driver 570.1 on host1 GPU 0 (most: 580.159)" in out
-    assert "cupy 13.9 on host1 GPU 1 (most: 14.0)" in " ".join(out.split())
-    assert "this client 0.0.1" in out
-
-
-def test_each_run_is_kept_and_the_fleet_written(fleet, tmp_path):
-    kept, table = tmp_path / "kept", tmp_path / "fleet.csv"
-    status, *_ = fleet(
-        f"--gpukern-report={kept}/",
-        f"--gpukern-report={table}",
-        hosts=hosts(2),
-        acts={"GPU-1-1": {"slower": 1.05}},
-    )
-    names = sorted(file.name for file in kept.iterdir())
-    assert {"host0-0.json", "host1-1.json", "host1-1.2.json", "host1-1.4.json"} <= {*names}
-    assert len(names) == 12
-    assert len(table.read_text().splitlines()) == 7
-    assert cli.main(["fleet", str(kept)]) == status == 1
 
 
 def test_a_worker_without_a_gpu_runs_host_variants_where_none_is_needed(fleet, tmp_path):

@@ -116,31 +116,26 @@ def test_a_case_is_measured_on_the_gpu_that_it_was_recorded_on_and_others_where_
     assert set(gpus(pytester).values()) == {"GPU-A", "GPU-C"}
 
 
-def test_the_sessions_of_a_record_are_measured_on_the_gpu_of_the_first(several, pytester):
-    create = ("--gpukern-baseline=create", "--gpukern-sessions=2")
-    several("-n", "auto", *create, there=TWO).assert_outcomes(passed=12)
+def on_gpus(pytester):
+    """Returns UUID of the GPU of a result → those of its test's sessions."""
     run = read_run(pytester.path / "run.json")
-    of_a_test = {
-        nodeid: [session.fingerprint.device_uuid for session in sessions]
-        for nodeid, sessions in run.sessions.items()
+    return {
+        result.fingerprint.device_uuid: [each.fingerprint.device_uuid for each in run.sessions[result.nodeid]]
+        for result in run.results
     }
-    assert {len(uuids) for uuids in of_a_test.values()} == {1}
-    assert all(set(of_a_test[result.nodeid]) == {result.fingerprint.device_uuid} for result in run.results)
 
 
-def test_a_slowdown_is_confirmed_on_the_gpu_that_found_it(several, pytester, monkeypatch):
+def test_sessions_that_record_and_that_confirm_are_measured_on_the_gpu_of_the_first(
+    several, pytester, monkeypatch
+):
     pytester.makepyfile(test_it=GPU_PROBLEM)
-    several("-n", "auto", "--gpukern-baseline=create", "--gpukern-sessions=1", there=TWO)
+    several("-n", "auto", "--gpukern-baseline=create", "--gpukern-sessions=2", there=TWO)
+    assert on_gpus(pytester) == {"GPU-A": ["GPU-A"], "GPU-B": ["GPU-B"]}
     repeat_sessions(pytester.path, 3)
     for name in ("FIRST", "SECOND"):
         monkeypatch.setenv(f"{name}_TAKES_NS", "1100")
     several("-n", "auto", there=TWO).assert_outcomes(failed=2)
-    run = read_run(pytester.path / "run.json")
-    found = {
-        result.fingerprint.device_uuid: {each.fingerprint.device_uuid for each in run.sessions[result.nodeid]}
-        for result in run.results
-    }
-    assert found == {"GPU-A": {"GPU-A"}, "GPU-B": {"GPU-B"}}
+    assert on_gpus(pytester) == {"GPU-A": ["GPU-A"] * 3, "GPU-B": ["GPU-B"] * 3}
 
 
 def test_a_worker_that_dies_is_replaced_on_its_gpu(several, pytester):
