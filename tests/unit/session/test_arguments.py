@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import sys
 from pathlib import Path
@@ -44,7 +45,7 @@ def started(pytestconfig):
     there = {name for option in known_options(pytestconfig) for name in option.names}
     missing = [option for option in OF_OTHERS if there.isdisjoint(option[0].split())]
 
-    def ask(line="", *, addopts=(), plugins=(), blocked=(), environ=(), seed=None, more=()):
+    def ask(line="", *, addopts=(), plugins=(), blocked=(), environ=(), seed=None, judges=False, more=()):
         parser = pytestconfig._parser
         own = SimpleNamespace(options=[Registered(*option) for option in [*missing, *more]])
         config = SimpleNamespace(
@@ -55,7 +56,8 @@ def started(pytestconfig):
             option=SimpleNamespace(gpukern_seed=seed),
             _parser=SimpleNamespace(_anonymous=parser._anonymous, _groups=[*parser._groups, own]),
         )
-        return sessions_of(config, device="GPU-A", environ=dict(environ))
+        found = sessions_of(config, device="GPU-A", environ=dict(environ))
+        return dataclasses.replace(found, options=found.judging) if judges else found
 
     return ask
 
@@ -64,10 +66,10 @@ def started(pytestconfig):
 def kept(started):
     """Returns what a child gets of a command line, as it is written for it, and what belongs to no option."""
 
-    def ask(line, judges=False):
-        found, empty = started(line), started()
-        options, always = (of.judging if judges else of.options for of in (found, empty))
-        return list(options[: len(options) - len(always)]), list(found.positional)
+    def ask(line, **judges):
+        found = started(line, **judges)
+        always = len(started(**judges).options)
+        return list(found.options[: len(found.options) - always]), list(found.positional)
 
     return ask
 
@@ -157,8 +159,6 @@ def test_a_child_neither_judges_writes_nor_starts_another_and_a_measuring_proces
     started, given, has, lacks
 ):
     line = "--gpukern-baseline=update --gpukern-isolate=on --gpukern-seed=random --group=1"
-    judges = given.pop("judges", False)
-    found = started(line, **given)
-    options = set(found.judging if judges else found.options)
+    options = set(started(line, **given).options)
     assert has <= options
     assert options.isdisjoint(lacks | {"--gpukern-isolate=on"})
