@@ -9,7 +9,7 @@ A page holds the text between two marks, so that a reader of the repository sees
 from __future__ import annotations
 
 import argparse
-import pkgutil
+import importlib
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -40,11 +40,11 @@ def _row(option: Option) -> tuple[str, str, str]:
 
 def commands() -> Iterator[str]:
     """Yields a table of the commands, and for each one what its `--help` says."""
-    rows = [(f"[`gpukern {name}`](#gpukern-{name})", summary) for name, (_, summary) in COMMANDS.items()]
+    rows = [(f"[`gpukern {name}`](#gpukern-{name})", summary) for name, summary in COMMANDS.items()]
     yield _table(("command", "what it does"), rows)
-    for name, (declare, _) in COMMANDS.items():
+    for name in COMMANDS:
         parser = argparse.ArgumentParser(prog=f"gpukern {name}", allow_abbrev=False)
-        pkgutil.resolve_name(declare)(parser)
+        importlib.import_module(f"pytest_gpukern.cli.{name}").declare(parser)
         yield from _help(parser, "##")
 
 

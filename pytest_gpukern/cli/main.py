@@ -3,47 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
-import pkgutil
 import sys
 from collections.abc import Sequence
 
 from pytest_gpukern.package import __version__
 
 COMMANDS = {
-    "init": (
-        "pytest_gpukern.cli.init:declare",
-        "prepare a project: an ini option, a first test, a CI workflow",
-    ),
-    "validate": (
-        "pytest_gpukern.cli.validate:declare",
-        "check and time the suites that come with the package on this machine",
-    ),
-    "fleet": (
-        "pytest_gpukern.cli.fleet:declare",
-        "judge the cards of many hosts by run files: what is wrong, slow or silent",
-    ),
-    "report": (
-        "pytest_gpukern.cli.report:declare",
-        "tell of stored runs and baselines: on the terminal, or as page, comment or table",
-    ),
-    "compare": (
-        "pytest_gpukern.cli.compare:declare",
-        "compare two runs, two baselines, or a run and a baseline",
-    ),
-    "baseline": ("pytest_gpukern.cli.baseline:declare", "prune and merge baseline files"),
-    "selftest": (
-        "pytest_gpukern.cli.selftest:declare",
-        "test the timers on this machine: they read kernels of known time",
-    ),
-    "doctor": (
-        "pytest_gpukern.cli.doctor:declare",
-        "list GPUs and libraries, and say what is wrong with this installation, and what to do about it",
-    ),
+    "init": "prepare a project: an ini option, a first test, a CI workflow",
+    "validate": "check and time the suites that come with the package on this machine",
+    "fleet": "judge the cards of many hosts by run files: what is wrong, slow or silent",
+    "report": "tell of stored runs and baselines: on the terminal, or as page, comment or table",
+    "compare": "compare two runs, two baselines, or a run and a baseline",
+    "baseline": "prune and merge baseline files",
+    "selftest": "test the timers on this machine: they read kernels of known time",
+    "doctor": "list GPUs and libraries, and say what is wrong with this installation, "
+    "and what to do about it",
 }
-"""Name → the function that declares the command, and what `gpukern --help` says of it.
+"""Name, which is that of its module in this folder → what `gpukern --help` says of it.
 
-The function is given the command's parser. It sets the description, adds options, and names by
+`declare` of the module is given the command's parser. It sets the description, adds options, and names by
 `set_defaults(run=…)` what runs the command: a function of the parsed arguments that returns the exit status.
 It may raise `FileError` and `RefusedError`. With `takes_pytest_options=True` the arguments that the parser
 does not know are left in `rest`.
@@ -63,11 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"pytest-gpukern {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     chosen = next((argument for argument in given if not argument.startswith("-")), None)
-    for name, (function, summary) in COMMANDS.items():
+    for name, summary in COMMANDS.items():
         own = commands.add_parser(name, help=summary, allow_abbrev=False)
         if name == chosen:
             own.set_defaults(takes_pytest_options=False)
-            pkgutil.resolve_name(function)(own)
+            importlib.import_module(f"pytest_gpukern.cli.{name}").declare(own)
     known, rest = parser.parse_known_args(given)
     if rest and not known.takes_pytest_options:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import pytest_gpukern.cli
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.cli import suites, validate
 from pytest_gpukern.package import __version__
@@ -64,17 +65,17 @@ def test_the_version_is_that_of_the_package(capsys):
 
 
 def test_a_command_is_a_module_and_a_row_and_is_loaded_when_it_is_run(monkeypatch, tmp_path, capsys):
-    tmp_path.joinpath("greeting.py").write_text(
-        "def greet(parser):\n"
+    tmp_path.joinpath("greet.py").write_text(
+        "def declare(parser):\n"
         "    parser.add_argument('whom')\n"
         "    parser.set_defaults(run=lambda known: print(f'hello {known.whom}') or 7)\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(cli.COMMANDS, "greet", ("greeting:greet", "be polite"))
+    monkeypatch.setattr(pytest_gpukern.cli, "__path__", [*pytest_gpukern.cli.__path__, str(tmp_path)])
+    monkeypatch.setitem(cli.COMMANDS, "greet", "be polite")
     with pytest.raises(SystemExit):
         cli.main(["--help"])
     assert "be polite" in capsys.readouterr().out
-    assert "greeting" not in sys.modules
+    assert "pytest_gpukern.cli.greet" not in sys.modules
     assert (cli.main(["greet", "you"]), capsys.readouterr().out) == (7, "hello you\n")
 
 
