@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from msgspec import structs
@@ -79,7 +79,7 @@ def because(
     of the fresh sessions that confirmed or refuted a suspicion.
     """
     of_host = not timer_row(deciding[0].timer).device_timed
-    differences = _choice_changes(result, past)
+    differences = [*_choice_changes(result, past)]
     if deciding[0].scope != "transfer":
         differences += _code_changes(result, past)
     differences += _clock_changes(deciding, verdict, past)
@@ -92,12 +92,11 @@ def because(
     return tuple(differences)
 
 
-def _choice_changes(result: Result, past: Sequence[SessionTime]) -> list[Difference]:
-    """Returns for which kernels an autotuner chose otherwise than in the sessions that judge it."""
+def _choice_changes(result: Result, past: Sequence[SessionTime]) -> Iterator[Difference]:
+    """Yields for which kernels an autotuner chose otherwise than in the sessions that judge it."""
     now = Choice.of(result.autotuned, ())
     reference = of_one_choice(past, now, FEWEST)[0]
     before = {name: dict(values) for name, values in reference.choice.configurations}
-    differences = []
     for kernel, values in now.configurations:
         recorded = before.get(kernel, {})
         others = [(name, value) for name, value in values if recorded.get(name, value) != value]
@@ -105,8 +104,7 @@ def _choice_changes(result: Result, past: Sequence[SessionTime]) -> list[Differe
             chosen = " ".join(f"{name} {value}" for name, value in others)
             kernels = () if len(result.autotuned) == 1 else (kernel,)
             was = " ".join(recorded[name] for name, _ in others)
-            differences.append(Difference(AUTOTUNED, was, chosen, kernels))
-    return differences
+            yield Difference(AUTOTUNED, was, chosen, kernels)
 
 
 def other_machine(
@@ -128,13 +126,13 @@ def other_machine(
     return tuple(difference for difference in differences if difference is not None)
 
 
-def _code_changes(result: Result, past: Sequence[SessionTime]) -> list[Difference]:
-    """Returns what differs in the kernels of a case: machine code, resources, launches, the kernels."""
+def _code_changes(result: Result, past: Sequence[SessionTime]) -> Iterator[Difference]:
+    """Yields what differs in the kernels of a case: machine code, resources, launches, the kernels."""
     new = by_name(map(as_recorded, result.kernels))
     launched = [time.session.kernels for time in past if time.session.kernels]
     seen = list(map(by_name, launched))
     if not new or not seen:
-        return []
+        return
     old = by_name(itertools.chain(*launched))
     capability = result.fingerprint.compute_capability
     kernels = grouped(
@@ -142,14 +140,12 @@ def _code_changes(result: Result, past: Sequence[SessionTime]) -> list[Differenc
         for name in filter(old.__contains__, new)
         for difference in _kernel_changes(new[name], old[name], capability)
     )
-    differences = [
-        difference if len(names) == len(new) else structs.replace(difference, kernels=tuple(names))
-        for difference, names in kernels.items()
-    ]
+    for difference, names in kernels.items():
+        yield difference if len(names) == len(new) else structs.replace(difference, kernels=tuple(names))
     added = ", ".join(name for name in new if name not in old)
     gone = ", ".join(name for name in old if name not in new and all(name in session for session in seen))
-    differences += [Difference(KERNEL, now=added)] if added else []
-    return differences + ([Difference(KERNEL, before=gone)] if gone else [])
+    yield from [Difference(KERNEL, now=added)] if added else []
+    yield from [Difference(KERNEL, before=gone)] if gone else []
 
 
 def cycles_change(time_change: float, clock_change: float) -> Difference | None:
@@ -226,23 +222,22 @@ def is_about(ratio: float, deciding: Sequence[Measurement], past: Sequence[Sessi
 
 def _kernel_changes(
     now: Sequence[KernelFacts], before: Sequence[KernelFacts], capability: tuple[int, int] | None
-) -> list[Difference]:
+) -> Iterator[Difference]:
     codes = {kernel.machine_code_sha256 for kernel in now if kernel.machine_code_sha256}
     methods, recorded = set(map(hash_method, codes)), (kernel.machine_code_sha256 for kernel in before)
     # A hash of a whole module (`module:…`) tells nothing beside one of a kernel's code (`code:…`).
     known = {code for code in recorded if code and hash_method(code) in methods}
-    code = [SAME_CODE if codes <= known else NEW_CODE] if codes and known else []
-    differences = code + resource_changes(now, before)
+    yield from [SAME_CODE if codes <= known else NEW_CODE] if codes and known else []
+    yield from resource_changes(now, before)
     for what in ("grid", "block"):
         new = [size for size in dict.fromkeys(getattr(kernel, what) for kernel in now) if size]
         old = [size for size in dict.fromkeys(getattr(kernel, what) for kernel in before) if size]
         if new and old and not set(new) <= set(old):
             before_text, now_text = (" or ".join(map(dimensions, sizes)) for sizes in (old, new))
-            differences.append(Difference(what, before_text, now_text))
+            yield Difference(what, before_text, now_text)
     new_share, old_share = (_occupancy(kernels, capability) for kernels in (now, before))
     if new_share and old_share and new_share != old_share:
-        differences.append(Difference("occupancy", f"{100 * old_share:.0f}", f"{100 * new_share:.0f} %"))
-    return differences
+        yield Difference("occupancy", f"{100 * old_share:.0f}", f"{100 * new_share:.0f} %")
 
 
 def _occupancy(kernels: Iterable[KernelFacts], capability: tuple[int, int] | None) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
@@ -49,13 +49,12 @@ _FIGURES = (("max_ulp", " ULP"), ("max_rel", " relative"), ("max_abs", " absolut
 _FIELDS = (("registers", "registers", ""), ("local_bytes", "local", " B"), ("shared_bytes", "shared", " B"))
 
 
-def grown_errors(errors: Mapping[str, OutputError], past: Sequence[SessionTime]) -> tuple[Finding, ...]:
-    """Returns a finding for each output whose error exceeds four times the largest one recorded.
+def grown_errors(errors: Mapping[str, OutputError], past: Sequence[SessionTime]) -> Iterator[Finding]:
+    """Yields a finding for each output whose error exceeds four times the largest one recorded.
 
     An error of up to four ULP is rounding, whatever it was. If the recorded one is exact, any other error
     beyond that has grown. Near a zero in the reference, errors are many ULP, and the absolute error counts.
     """
-    findings = []
     for name, error in errors.items():
         largest = _largest(name, past)
         if error.max_ulp is not None and error.max_ulp <= FACTOR * _LEAST_ULP:
@@ -67,22 +66,20 @@ def grown_errors(errors: Mapping[str, OutputError], past: Sequence[SessionTime])
         ]
         if grown:
             recorded = f"the largest of {n} sessions" if (n := len(past)) > 1 else "of one session"
-            findings.append(Finding(ACCURACY, f"{name}: error {', '.join(grown)} (recorded: {recorded})"))
-    return tuple(findings)
+            yield Finding(ACCURACY, f"{name}: error {', '.join(grown)} (recorded: {recorded})")
 
 
 def other_bits(
     errors: Mapping[str, OutputError], kernels: Iterable[KernelFacts], past: Sequence[SessionTime]
-) -> tuple[Finding, ...]:
-    """Returns a finding for each output whose bits differ from those of the same machine code and inputs.
+) -> Iterator[Finding]:
+    """Yields a finding for each output whose bits differ from those of the same machine code and inputs.
 
     Two or more sessions have to be recorded, and all have to agree: else the output may differ from run to
     run. Equal problem versions mean equal inputs, which are random from a fixed seed.
     """
     code = machine_code(map(as_recorded, kernels))
     if code is None or any(machine_code(time.session.kernels) != code for time in past):
-        return ()
-    findings = []
+        return
     for name, error in errors.items():
         recorded = [output.bits for output in _outputs(name, past)]
         complete = len(recorded) == len(past)
@@ -91,8 +88,7 @@ def other_bits(
             continue
         if error.bits != first and hash_method(error.bits) == hash_method(first):
             text = f"{name}: other bits from the same machine code and inputs: {first} in {len(recorded)} "
-            findings.append(Finding(BITS, f"{text}sessions, now {error.bits}"))
-    return tuple(findings)
+            yield Finding(BITS, f"{text}sessions, now {error.bits}")
 
 
 def over_sessions(
@@ -112,13 +108,12 @@ def over_sessions(
     return over
 
 
-def other_determinism(errors: Mapping[str, OutputError], past: Sequence[SessionTime]) -> tuple[Finding, ...]:
-    """Returns a finding for each output that was the same in every launch and no longer is, or vice versa.
+def other_determinism(errors: Mapping[str, OutputError], past: Sequence[SessionTime]) -> Iterator[Finding]:
+    """Yields a finding for each output that was the same in every launch and no longer is, or vice versa.
 
     The machine code need not be the same: we want to tell of an atomic addition that replaced a tree. We tell
     that an output became `bitwise` only if several sessions saw it differ.
     """
-    findings = []
     for name, error in errors.items():
         seen = [kind for output in _outputs(name, past) if (kind := output.determinism) is not None]
         differs = error.determinism == Determinism.TOLERANT
@@ -126,8 +121,7 @@ def other_determinism(errors: Mapping[str, OutputError], past: Sequence[SessionT
         steadied = all(differed) and len(seen) >= FEWEST_WITH_THE_SAME_BITS and not differs
         if error.determinism is not None and seen and ((differs and not any(differed)) or steadied):
             text = f"{name}: {seen[-1]} in {len(seen)} recorded sessions, now {error.determinism}"
-            findings.append(Finding(DETERMINISM, text))
-    return tuple(findings)
+            yield Finding(DETERMINISM, text)
 
 
 def _outputs(name: str, past: Iterable[SessionTime]) -> list[OutputError]:
@@ -152,19 +146,17 @@ def _figure(value: float | None) -> str:
     return "exact" if value == 0 else f"{value:.3g}"
 
 
-def grown_resources(kernels: Iterable[KernelFacts], past: Sequence[SessionTime]) -> tuple[Finding, ...]:
-    """Returns a finding for each kernel that takes more of anything than in every recorded session.
+def grown_resources(kernels: Iterable[KernelFacts], past: Sequence[SessionTime]) -> Iterator[Finding]:
+    """Yields a finding for each kernel that takes more of anything than in every recorded session.
 
     A kernel that no recorded session launched has nothing to be compared with.
     """
     new = by_name(map(as_recorded, kernels))
     old = by_name(kernel for time in past for kernel in time.session.kernels)
-    findings = []
     for name, launches in new.items():
         grown = resource_changes(launches, old.get(name, ()), grown=True)
         if grown:
-            findings.append(Finding(RESOURCES, f"{name}: {', '.join(map(str, grown))}"))
-    return tuple(findings)
+            yield Finding(RESOURCES, f"{name}: {', '.join(map(str, grown))}")
 
 
 def resource_changes(
