@@ -13,7 +13,7 @@ from contextlib import suppress
 import pytest
 from msgspec import structs
 
-from pytest_gpukern.code.record import CodeRecords, growth, judged, load
+from pytest_gpukern.code.record import Code, CodeRecords, growth, judged, load
 from pytest_gpukern.gpu.theory import MULTIPROCESSORS
 from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.processes.messages import ChildRequest
@@ -28,12 +28,11 @@ from pytest_gpukern.session.controller import Controller
 from pytest_gpukern.session.item import case_of, measures_in, replay
 from pytest_gpukern.values.options import RECORDED_CODE
 from pytest_gpukern.values.phases import phase
-from pytest_gpukern.values.result import CompiledCode, Result
+from pytest_gpukern.values.result import Result
 from pytest_gpukern.values.untrusted_json import ContentError, FileError, built
 
 ARCHITECTURES = tuple(f"sm_{major}{minor}" for major, minor in MULTIPROCESSORS if (major, minor) >= (7, 5))
 """Those whose limits we know and that the compilers of CUDA 13 make code for."""
-_Code = Mapping[str, CompiledCode]  # by architecture
 _Groups = list[list[str]]  # tests that share a process
 
 
@@ -113,7 +112,7 @@ class CodeGate:
             written = self._records.write([(result.case, result.code) for result in right], replaces=replaces)
             self._controller.closing = [f"wrote {os.path.relpath(path)}" for path in written]
 
-    def _before(self, found: ChildRun, children: ChildSessions, groups: _Groups) -> dict[str, _Code]:
+    def _before(self, found: ChildRun, children: ChildSessions, groups: _Groups) -> dict[str, Code]:
         """Returns test → its code at the other revision, or else on record."""
         if self._revisions is not None:
             self._controller.compared_with = f"{AGAINST}{self._revisions.short}"
@@ -138,14 +137,14 @@ class CodeGate:
         return recorded
 
 
-def _concluded(result: Result, before: _Code) -> Result:
+def _concluded(result: Result, before: Code) -> Result:
     """Returns the result with a verdict for each architecture, and with what grew."""
     verdicts = {name: judged(result.case, name, code, before.get(name)) for name, code in result.code.items()}
     grown = [found for name, code in result.code.items() for found in growth(name, code, before.get(name))]
     return structs.replace(result, verdicts=verdicts, findings=tuple(grown))
 
 
-def _other_compilers(now: _Code, before: _Code) -> Counter[tuple[str, str]]:
+def _other_compilers(now: Code, before: Code) -> Counter[tuple[str, str]]:
     """Returns (compiler before, compiler now) → kernels whose code is another now."""
     changed: Counter[tuple[str, str]] = Counter()
     for name, code in now.items():

@@ -72,7 +72,7 @@ class StandIn(Protocol):
         """
 
     def begin(self) -> None:
-        """Begins another test: nothing is launched yet."""
+        """Begins another test: nothing is launched yet. Of some libraries nothing has to be forgotten."""
 
     def choose(self, autotuned: Mapping[str, Mapping[str, str]]) -> None:
         """Says which configuration the autotuner of a kernel takes from now on; its first if none is said."""

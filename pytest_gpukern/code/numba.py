@@ -12,7 +12,7 @@ import os
 import re
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from pytest_gpukern.code.launches import (
     Dimensions,
     DoesNotCompile,
     Launch,
+    StandIn,
     require,
 )
 from pytest_gpukern.gpu import cubin
@@ -53,8 +54,8 @@ _AROUND = re.compile(r"(?m)^\s*(Failed in cuda mode .*|(There are |File |During:
 """What stands before what Numba says, and the candidates, source and steps that follow it."""
 
 
-class NumbaStandIn:
-    """Records launches of Numba's CUDA kernels in the device's place. Implements `StandIn`."""
+class NumbaStandIn(StandIn):
+    """Records launches of Numba's CUDA kernels in the device's place."""
 
     def __init__(self) -> None:
         self._kernels: dict[Any, _RecordedKernel] = {}
@@ -65,9 +66,6 @@ class NumbaStandIn:
     def begin(self) -> None:
         """Forgets what was launched: the next test starts, and host code may read what it writes itself."""
         self.launched = self.fills_host_arrays = False
-
-    def choose(self, autotuned: Mapping[str, Mapping[str, str]]) -> None:
-        """Does nothing: Numba tunes no kernel."""
 
     def install(self, record: Callable[[Launch], None]) -> None:
         """Takes the device's place in this process, once; raises ImportError as `StandIn` says."""

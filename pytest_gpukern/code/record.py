@@ -5,6 +5,7 @@ A file holds no grids: what they are depends on the machine's memory, and code d
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from pytest_gpukern.baseline.store import CODE, Store, held_by
 from pytest_gpukern.findings.regressions import RESOURCES
 from pytest_gpukern.report import units
 from pytest_gpukern.values import atomic_file
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import CaseInfo, CompiledCode, Finding, KernelFacts, Verdict, sizes_text
 from pytest_gpukern.values.stored import Stored
 from pytest_gpukern.values.untrusted_json import ContentError, content_of, of_schema, read
@@ -43,6 +45,10 @@ _NEVER_MORE = ("spill_bytes", "local_bytes", "shared_bytes")
 """Resources of which any growth counts; of registers, growth that costs occupancy."""
 
 
+Code = Mapping[str, CompiledCode]
+"""Architecture → what a case is compiled to."""
+
+
 class RecordedCode(Stored, frozen=True):
     """Holds what one case is compiled to.
 
@@ -61,7 +67,7 @@ class CodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
     problem: str
     cases: dict[str, RecordedCode] = {}
 
-    def of(self, case_id: str) -> Mapping[str, CompiledCode]:
+    def of(self, case_id: str) -> Code:
         known = self.cases.get(case_id)
         if known is not None and known.like:
             known = self.cases.get(known.like)
@@ -82,51 +88,44 @@ class CodeRecords:
     """Reads and writes the files `<problem>.code.json` beside the baselines."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
-        self._read: dict[Path, CodeFile] = {}
+        self._store, self._stored = store, functools.cache(_stored)
 
     def file_of(self, case: CaseInfo) -> CodeFile:
         """Returns the file that a case belongs to, empty if there is none; raises FileError if it is bad."""
-        path = self._store.path_for(case, CODE)
-        if path not in self._read:
-            self._read[path] = self._stored(path, case)
-        return self._read[path]
-
-    def _stored(self, path: Path, case: CaseInfo) -> CodeFile:
-        return held_by(path, load, CodeFile(self._store.name_of(case)), ["problem"])
+        return self._stored(self._store.path_for(case, CODE))
 
     def architectures(self, cases: Sequence[CaseInfo]) -> list[str]:
         """Returns the architectures on record of these cases, the oldest first."""
         names = {name for case in cases for name in self.file_of(case).of(case.id)}
         return sorted(names, key=lambda name: (len(name), name))
 
-    def write(
-        self, found: Sequence[tuple[CaseInfo, Mapping[str, CompiledCode]]], *, replaces: bool
-    ) -> list[Path]:
+    def write(self, found: Iterable[tuple[CaseInfo, Code]], *, replaces: bool) -> list[Path]:
         """Adds what is not on record, or `replaces` what is; returns the files that changed."""
-        files: dict[Path, list[tuple[CaseInfo, Mapping[str, CompiledCode]]]] = {}
-        for case, code in found:
-            files.setdefault(self._store.path_for(case, CODE), []).append((case, code))
+        files = grouped((self._store.path_for(case, CODE), (case.id, code)) for case, code in found)
         written = []
         for path, of_file in sorted(files.items()):
             with atomic_file.locked(path.parent):
-                before = self._stored(path, of_file[0][0])
+                before = _stored(path)
                 cases = {case_id: {**before.of(case_id)} for case_id in before.cases}
-                for case, code in of_file:
-                    known = cases.setdefault(case.id, {})
+                for case_id, code in of_file:
+                    known = cases.setdefault(case_id, {})
                     new = {name: as_recorded(of) for name, of in code.items() if not of.refused}
                     known |= new if replaces else {name: new[name] for name in new if name not in known}
                 after = structs.replace(before, cases=_shortened(cases))
                 if after != before:
                     atomic_file.replace(path, rendered(after))
                     written.append(path)
-        self._read.clear()
+        self._stored.cache_clear()
         return written
 
 
-def _shortened(cases: Mapping[str, Mapping[str, CompiledCode]]) -> dict[str, RecordedCode]:
+def _stored(path: Path) -> CodeFile:
+    return held_by(path, load, CodeFile(path.name.rsplit(".", 2)[0]), ["problem"])
+
+
+def _shortened(cases: Mapping[str, Code]) -> dict[str, RecordedCode]:
     """Returns the cases by name, those that are compiled to the same as another of their variant by that."""
-    known: list[tuple[str, Mapping[str, CompiledCode]]] = []
+    known: list[tuple[str, Code]] = []
     shortened = {}
     for case_id, code in sorted(cases.items()):
         variant = case_id.rpartition("/")[0]

@@ -28,6 +28,7 @@ from pytest_gpukern.code.launches import (
     Compiled,
     DoesNotCompile,
     Launch,
+    StandIn,
     capability,
     require,
 )
@@ -67,8 +68,8 @@ _UNKNOWN = {
 """How PyTorch words what only a device can answer, where its error has no class of its own."""
 
 
-class TritonStandIn:
-    """Implements `StandIn` for `@triton.jit`, with `@triton.heuristics` and `@triton.autotune` around it.
+class TritonStandIn(StandIn):
+    """Stands in for the device of `@triton.jit`, with `@triton.heuristics` and `@triton.autotune` around it.
 
     Which configuration of an autotuned kernel is fastest cannot be measured. The one on record is taken, else
     the first that the kernel's own pruning leaves, in its author's order.
@@ -111,9 +112,6 @@ class TritonStandIn:
         # Of equally fast ones Triton takes the first. It neither reads nor keeps times on disk.
         Autotuner._bench = lambda tuner, *_, config, **__: [self._time_of(tuner, config)] * 3
         Autotuner.check_disk_cache = lambda _tuner, _key, _configs, benchmark: bool(benchmark())
-
-    def begin(self) -> None:
-        """Begins another test, of which nothing has to be forgotten."""
 
     def choose(self, autotuned: Mapping[str, Mapping[str, str]]) -> None:
         """Has kernels tuned anew, so that each takes its configuration."""
