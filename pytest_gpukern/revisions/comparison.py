@@ -17,7 +17,6 @@ import pytest
 from msgspec import structs
 
 from pytest_gpukern.gate.change import FRESH_PAIRS, MOST_FRESH_PAIRS
-from pytest_gpukern.gate.spread import SharedSpread
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.process import Process
@@ -128,9 +127,8 @@ class Against:
         the sessions of the working tree set them by themselves.
         """
         gpu = stash.environment_of(self._config).gpu
-        began = self._config.stash.get(
-            stash.BEGAN_WITH, dict(os.environ)
-        )  # a conftest may have loaded this plugin
+        # A conftest may have loaded this plugin.
+        began = self._config.stash.get(stash.BEGAN_WITH, dict(os.environ))
         changed = {
             name: began.get(name)
             for name in {*began, *os.environ}
@@ -155,11 +153,9 @@ class Against:
         first = len(turns.base)
         cases = turns.cases(items)
         spreads, hosts = judging.shared_spreads(cases.values()), "host" in settings.fail_on
-        conclusions = {
-            nodeid: judging.conclude(case, turns.thresholds[nodeid], spreads, hosts=hosts)
-            for nodeid, case in cases.items()
-        }
-        self._confirm(turns, spreads, conclusions)
+        rules = {nodeid: judging.Rule(turns.thresholds[nodeid], spreads, hosts) for nodeid in cases}
+        conclusions = {nodeid: judging.conclude(case, rules[nodeid]) for nodeid, case in cases.items()}
+        self._confirm(turns, rules, conclusions)
         slower = [nodeid for nodeid, conclusion in conclusions.items() if conclusion.confirmed]
         if slower and settings.run_file is not None:
             self._once_more(turns, slower, conclusions)
@@ -174,10 +170,7 @@ class Against:
         self._controller.closing = closing(cases, removed, uncollected=uncollected)
 
     def _confirm(
-        self,
-        turns: Turns,
-        spreads: Mapping[str, SharedSpread],
-        conclusions: dict[str, judging.Conclusion],
+        self, turns: Turns, rules: Mapping[str, judging.Rule], conclusions: dict[str, judging.Conclusion]
     ) -> None:
         """Runs fresh sessions of what is suspected to be slower, until these decide; notes what they say."""
         first = len(turns.base)
@@ -188,9 +181,7 @@ class Against:
             why = f" for {len(suspects)} {still}suspected to be slower"
             turns.take(suspects, FRESH_PAIRS, why, then=(False,) if last else _BOTH)
             for nodeid, again in turns.cases(suspects, since=first).items():
-                conclusions[nodeid] = judging.confirm(
-                    conclusions[nodeid], again, turns.thresholds[nodeid], spreads, last=last
-                )
+                conclusions[nodeid] = judging.confirm(conclusions[nodeid], again, rules[nodeid], last=last)
             still = "still "
 
     def _once_more(

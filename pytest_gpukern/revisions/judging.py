@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -26,6 +27,20 @@ Side = Sequence[Ending | None]
 """How a test ended in each session of the base, or of the working tree; None where it was not reported."""
 Both = tuple[Side, Side]
 """The same of both sides: base and working tree."""
+
+
+class Rule(NamedTuple):
+    """Holds what a test is judged by.
+
+    Attributes:
+        threshold: smallest change that counts, 0.02 for 2 %.
+        spreads: those of all cases of the run, since suspects may be few.
+        hosts: whether times of host variants can fail a test.
+    """
+
+    threshold: float
+    spreads: Mapping[str, SharedSpread]
+    hosts: bool = False
 
 
 def measured_once(case: Both) -> bool:
@@ -182,42 +197,25 @@ def shared_spreads(cases: Iterable[Both]) -> dict[str, SharedSpread]:
     )
 
 
-def conclude(
-    case: Both, threshold: float, spreads: Mapping[str, SharedSpread], *, hosts: bool = False
-) -> Conclusion:
-    """Returns the conclusion on a test, with suspicions that `confirm` decides.
-
-    Args:
-        threshold: smallest change that counts, 0.02 for 2 %.
-        spreads: those of all cases of the run.
-        hosts: whether times of host variants can fail a test.
-    """
+def conclude(case: Both, rule: Rule) -> Conclusion:
+    """Returns the conclusion on a test, with suspicions that `confirm` decides."""
     shown, verdicts = _shown(case[1]), {}
     for key in _judged_keys(case[1]):
         if measured_once(case):
-            verdict = _same_work(_pairs(case, key), threshold)
+            verdict = _same_work(_pairs(case, key), rule.threshold)
         else:
-            verdict = _barred(case, key) or _judged(case, key, threshold, spreads)
-        fails = hosts or (shown is not None and shown.case.on_gpu)
+            verdict = _barred(case, key) or _judged(case, key, rule)
+        fails = rule.hosts or (shown is not None and shown.case.on_gpu)
         verdicts[key] = verdict if fails else judge.of_host(verdict)
     return Conclusion.of(case[1], verdicts)
 
 
-def confirm(
-    first: Conclusion,
-    again: Both,
-    threshold: float,
-    spreads: Mapping[str, SharedSpread],
-    *,
-    last: bool = True,
-) -> Conclusion:
+def confirm(first: Conclusion, again: Both, rule: Rule, *, last: bool = True) -> Conclusion:
     """Decides a suspicion by fresh sessions alone; INVALID where these cannot be compared.
 
     Args:
         first: the conclusion from the first sessions, or what is left of it after a look at fewer fresh ones.
         again: the test in all fresh sessions of both sides.
-        threshold: as of `conclude`.
-        spreads: those of all cases of the run, since the suspects may be few.
         last: whether no more sessions are measured; else a suspicion may stay one.
     """
     verdicts = dict(first.verdicts)
@@ -227,7 +225,7 @@ def confirm(
             verdicts[key] = (
                 judge.undecidable(suspicion, barred.reason)
                 if barred is not None
-                else _judged(again, key, threshold, spreads, suspicion, last=last)
+                else _judged(again, key, rule, suspicion, last=last)
             )
     fresh = Conclusion.of(again[1], verdicts)
     if fresh.outcome == "failed" or first.result is None:
@@ -239,21 +237,15 @@ def confirm(
 
 
 def _judged(
-    case: Both,
-    key: str,
-    threshold: float,
-    spreads: Mapping[str, SharedSpread],
-    suspicion: Verdict | None = None,
-    *,
-    last: bool = True,
+    case: Both, key: str, rule: Rule, suspicion: Verdict | None = None, *, last: bool = True
 ) -> Verdict:
     """Returns the gate's verdict on valid pairs: a first one, or one that decides about a suspicion."""
     all_pairs = _pairs(case, key)
-    pairs, same, shared = _valid(all_pairs), same_code(case), spreads.get(spread_key(key))
+    pairs, same, shared = _valid(all_pairs), same_code(case), rule.spreads.get(spread_key(key))
     if suspicion is None:
-        verdict = judge.judge_paired(pairs, threshold=threshold, shared=shared)
+        verdict = judge.judge_paired(pairs, threshold=rule.threshold, shared=shared)
     else:
-        verdict = judge.confirm_paired(suspicion, pairs, threshold=threshold, shared=shared, last=last)
+        verdict = judge.confirm_paired(suspicion, pairs, threshold=rule.threshold, shared=shared, last=last)
         if verdict.suspected:
             return suspicion
     invalid, code = len(all_pairs) - len(pairs), () if same is None else (SAME_CODE if same else NEW_CODE,)

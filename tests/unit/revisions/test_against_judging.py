@@ -7,7 +7,14 @@ from made_up_results import COPY_IN, EXP_KERNEL, measured, result
 from msgspec import structs
 
 from pytest_gpukern.processes.sessions import Ending
-from pytest_gpukern.revisions.judging import conclude, confirm, does_the_same, measured_once, shared_spreads
+from pytest_gpukern.revisions.judging import (
+    Rule,
+    conclude,
+    confirm,
+    does_the_same,
+    measured_once,
+    shared_spreads,
+)
 from pytest_gpukern.values.difference import NEW_CODE, SAME_CODE
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import Correctness
@@ -34,11 +41,11 @@ def times(factor):
 def concluded(*cases, again=None):
     """Returns the conclusions on cases, and the suspects that fresh sessions decided."""
     named = {f"case {number}": case for number, case in enumerate(cases)}
-    spreads = shared_spreads(cases)
-    found = {name: conclude(case, THRESHOLD, spreads) for name, case in named.items()}
+    rule = Rule(THRESHOLD, shared_spreads(cases))
+    found = {name: conclude(case, rule) for name, case in named.items()}
     suspects = [name for name, conclusion in found.items() if conclusion.suspected]
     for name in suspects if again else ():
-        found[name] = confirm(found[name], again, THRESHOLD, spreads)
+        found[name] = confirm(found[name], again, rule)
     return list(found.values()), suspects
 
 
@@ -77,9 +84,9 @@ def test_a_suspicion_that_two_fresh_pairs_leave_open_is_kept_until_more_decide()
 
     case = (both([1e6] * 4, BASE_NS), both([1.99e6, 2.01e6, 2e6, 2e6], times(1.1)))
     (first,), _ = concluded(case)
-    spreads = shared_spreads([case])
-    open_still = confirm(first, fresh(2), THRESHOLD, spreads, last=False)
-    decided = confirm(open_still, fresh(4), THRESHOLD, spreads, last=False)
+    rule = Rule(THRESHOLD, shared_spreads([case]))
+    open_still = confirm(first, fresh(2), rule, last=False)
+    decided = confirm(open_still, fresh(4), rule, last=False)
     copies, kernels = "transfer/host/cold", "kernel/event/cold"
     assert open_still.suspected
     assert open_still.verdicts[copies] is first.verdicts[copies]
