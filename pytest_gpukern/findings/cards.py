@@ -126,17 +126,8 @@ class CardFigures:
     facts: Facts = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls,
-        card: Card,
-        results: Sequence[Result],
-        created: datetime,
-        *,
-        failed: int,
-        not_run: Mapping[str, str],
-        problems: tuple[str, ...],
-    ) -> CardFigures:
-        """Returns what the results of a session say of its card; the rest is of its run."""
+    def of(cls, card: Card, results: Sequence[Result], created: datetime) -> CardFigures:
+        """Returns what the results of a session say of its card; what else is known is of its run."""
         times_ns: dict[str, float] = {}
         kernels: dict[str, Kernel] = {}
         bits: dict[str, str] = {}
@@ -162,11 +153,8 @@ class CardFigures:
             kernels,
             bits,
             tuple(map(intern, wrong)),
-            failed,
-            {intern(case): intern(why) for case, why in not_run.items()},
-            problems,
-            {name: ns for name, ns in results[0].canaries.items() if ns} if results else {},
-            facts_of(result for result in results if result.case.on_gpu),
+            canaries={name: ns for name, ns in results[0].canaries.items() if ns} if results else {},
+            facts=facts_of(result for result in results if result.case.on_gpu),
         )
 
 

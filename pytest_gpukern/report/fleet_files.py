@@ -7,12 +7,14 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from sys import intern
 
 from pytest_gpukern.findings.cards import Card, CardFigures
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.values.atomic_file import replace
+from pytest_gpukern.values import atomic_file
 from pytest_gpukern.values.form_table import RUN_FILE
 from pytest_gpukern.values.result import Result, SessionRole
 from pytest_gpukern.values.untrusted_json import FileError
@@ -72,7 +74,7 @@ def write_run(folder: Path, host: str, index: str, content: bytes) -> Path:
             with contextlib.suppress(FileExistsError):
                 path.touch(exist_ok=False)
                 break
-        replace(path, content)
+        atomic_file.replace(path, content)
     except OSError as error:
         problem = f"cannot be written into: {error.strerror or error}"
         raise FileError(folder, problem, "Check the folder's permissions and free space") from error
@@ -100,21 +102,16 @@ def figures_of(run: RunResults, host: str = "", index: str = "") -> list[CardFig
             if (uuid := _uuid(result) or of_host) is not None:
                 sessions.setdefault((uuid, turn), []).append(result)
     failed = {} if len(uuids) > 1 else {test: failure.text for test, failure in run.failures.items()}
-    not_run = {skip.id: skip.reason for skip in run.skips}
+    not_run = {intern(skip.id): intern(skip.reason) for skip in run.skips}
     for nodeid, text in failed.items():
         of_case = _CASE.search(nodeid)
-        not_run[of_case[1] if of_case else nodeid] = text
-    return [
-        CardFigures.of(
-            _card(results, uuid, host, index),
-            results,
-            run.created,
-            failed=len(failed),
-            not_run=not_run,
-            problems=tuple(run.problems),
-        )
+        not_run[intern(of_case[1] if of_case else nodeid)] = intern(text)
+    seen = (
+        CardFigures.of(_card(results, uuid, host, index), results, run.created)
         for (uuid, _), results in sessions.items()
-    ]
+    )
+    problems = tuple(run.problems)
+    return [replace(of, failed=len(failed), not_run=not_run, problems=problems) for of in seen]
 
 
 def _uuid(result: Result) -> str | None:
