@@ -48,7 +48,7 @@ from pytest_gpukern.gate.judge import Basis, confirm, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.gpu.runtime import runtime
 from pytest_gpukern.gpu.simulator.switch import SimulatorState
-from pytest_gpukern.measure.device_clocks import DeviceClocks
+from pytest_gpukern.measure.device_clocks import CLOCKS
 from pytest_gpukern.measure.measure import Repeated, Sampler, rule_for, warm_up
 from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.run.device_session import DeviceSession
@@ -174,7 +174,7 @@ def _reading(case: GateCase, kernels: GateKernels, timer: str, environment: Envi
         "low_ns": round(summary.low_ns, 2),
         "high_ns": round(summary.high_ns, 2),
         "samples": summary.n,
-        "sm_mhz": DeviceClocks.of(measured).sm_mhz,
+        "sm_mhz": measured.seen(CLOCKS, "sm_mhz"),
         "jitter_ns": round(measured.jitter_ns, 2),
         "invalid": measured.invalid,
     }

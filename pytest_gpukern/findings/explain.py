@@ -15,7 +15,7 @@ from pytest_gpukern.findings.regressions import by_name, resource_changes
 from pytest_gpukern.gate.change import FEWEST, percent
 from pytest_gpukern.gate.comparability import SessionTime, of_one_choice
 from pytest_gpukern.gpu.kernel_facts import with_occupancy
-from pytest_gpukern.measure.device_clocks import DeviceClocks
+from pytest_gpukern.measure.device_clocks import CLOCKS
 from pytest_gpukern.values.backend_table import distributions_of_others
 from pytest_gpukern.values.difference import (
     AUTOTUNED,
@@ -188,11 +188,13 @@ def sm_clock_change(deciding: Sequence[Measurement], past: Sequence[SessionTime]
 
     If there are several sessions, their median counts, and the spread between them is part of the spread.
     """
-    clocks = [DeviceClocks.of(measurement) for measurement in deciding]
-    own = [clock.sm_mhz for clock in clocks if clock.sm_mhz]
-    ranges = [(clock.sm_mhz_high or 0.0) - (clock.sm_mhz_low or 0.0) for clock in clocks]
+    own = [mhz for time in deciding if (mhz := time.seen(CLOCKS, "sm_mhz"))]
+    ranges = [
+        (time.seen(CLOCKS, "sm_mhz_high") or 0.0) - (time.seen(CLOCKS, "sm_mhz_low") or 0.0)
+        for time in deciding
+    ]
     spread = max([*ranges, *(max(own) - mhz for mhz in own)])
-    return _clock_change(own, [DeviceClocks.of(time.measurement).sm_mhz for time in past], spread)
+    return _clock_change(own, [time.measurement.seen(CLOCKS, "sm_mhz") for time in past], spread)
 
 
 def _clock_changes(
@@ -200,8 +202,8 @@ def _clock_changes(
 ) -> list[Difference]:
     """Returns clocks that moved, and whether the multiprocessors' explains the time of a kernel."""
     first, sm = deciding[0], sm_clock_change(deciding, past)
-    memory_mhz = [mhz for measurement in deciding if (mhz := DeviceClocks.of(measurement).memory_mhz)]
-    memory = _clock_change(memory_mhz, [DeviceClocks.of(time.measurement).memory_mhz for time in past])
+    memory_mhz = [mhz for time in deciding if (mhz := time.seen(CLOCKS, "memory_mhz"))]
+    memory = _clock_change(memory_mhz, [time.measurement.seen(CLOCKS, "memory_mhz") for time in past])
     cycles = None
     on_device = first.scope == "kernel" and timer_row(first.timer).device_timed
     if sm and on_device and verdict.ratio and is_about(verdict.ratio, deciding, past):

@@ -33,7 +33,7 @@ from pytest_gpukern.gate.change import (
 )
 from pytest_gpukern.gate.comparability import Conditions, SessionTime, difference, of_one_choice
 from pytest_gpukern.gate.spread import FEWEST_CASES, SharedSpread, spread_key, spread_of_ratios
-from pytest_gpukern.measure.host_load import BUSY_HOST, others_share
+from pytest_gpukern.measure.host_load import BUSY_HOST, LOAD, OTHERS_SHARE
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice, Measurement, Verdict
 from pytest_gpukern.values.timer_table import timer_row
@@ -364,7 +364,7 @@ def _screened(change: Change, threshold: float, *, confirming: int, since: str =
 
 def _unless_busy(verdict: Verdict, fresh: Sequence[Measurement]) -> Verdict:
     """Returns a verdict, or UNDECIDED if the time looks slower and others used the host that timed it."""
-    share = max(others_share(measurement) or 0.0 for measurement in fresh)
+    share = max(measurement.seen(LOAD, OTHERS_SHARE) or 0.0 for measurement in fresh)
     if verdict.kind is not VerdictKind.SLOWER or share < BUSY_HOST:
         return verdict
     reason = f"{verdict.reason}, but other programs used {100 * share:.0f} % of the host's CPUs meanwhile"

@@ -9,7 +9,6 @@ repeat for it.
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections import Counter
@@ -25,34 +24,6 @@ from pytest_gpukern.values.result import Measurement, Value
 _LOOK_EVERY_S = 0.1
 
 CLOCKS = "clocks"
-
-
-@dataclass(frozen=True)
-class DeviceClocks:
-    """Holds the clocks of a device during a measurement; None for what is not known.
-
-    Attributes:
-        sm_mhz: clock of the multiprocessors: the median of those measured after batches, else NVML's.
-        clock_events: what held the clocks down, by names of `nvml.CLOCK_EVENTS`.
-    """
-
-    sm_mhz: float | None = None
-    sm_mhz_low: float | None = None
-    sm_mhz_high: float | None = None
-    memory_mhz: float | None = None
-    clock_events: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, measurement: Measurement) -> DeviceClocks:
-        """Returns those of a measurement; a run's file may come from anybody, and hold texts for numbers."""
-        seen = measurement.observations.get(CLOCKS, {})
-        numbers = {
-            name: value
-            for name in cls.__dataclass_fields__
-            if isinstance(value := seen.get(name), (int, float)) and math.isfinite(value)
-        }
-        events = seen.get("clock_events")
-        return cls(**{**numbers, "clock_events": events if isinstance(events, tuple) else ()})  # type: ignore[arg-type]
 
 
 class ClockObserver(Observer):

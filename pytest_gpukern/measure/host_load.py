@@ -28,16 +28,8 @@ _FEWEST_FREE = 8
 """If we fill a larger machine ourselves, one other program slows all our threads that wait for one."""
 
 
-LOAD, _SHARE = "load", "others_share"
-
-
-def others_share(measurement: Measurement) -> float | None:
-    """Returns which share of the host's CPUs other programs used while the host's clock timed a measurement.
-
-    None for a device's time, and where it is not known.
-    """
-    share = measurement.observations.get(LOAD, {}).get(_SHARE)
-    return share if isinstance(share, (int, float)) else None
+LOAD, OTHERS_SHARE = "load", "others_share"
+"""Which share of the host's CPUs other programs used while its clock timed a call; absent if not known."""
 
 
 class HostLoadObserver(Observer):
@@ -77,7 +69,7 @@ class HostLoadObservation(Observation):
             time.sleep(max(0.0, self.began.at_s + _LONG_ENOUGH_S - time.monotonic()))
             now = read()
             share = None if now is None else share_of_others(self.began, now)
-        return Seen({_SHARE: share})
+        return Seen({OTHERS_SHARE: share})
 
 
 class CpuTimes(NamedTuple):

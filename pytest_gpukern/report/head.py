@@ -11,7 +11,7 @@ from pytest_gpukern.findings.common_shift import LEAST, Compared, MachineVerdict
 from pytest_gpukern.findings.explain import ClockChange, other_machine, sm_clock_change
 from pytest_gpukern.findings.regressions import ACCURACY, BITS, DETERMINISM
 from pytest_gpukern.gate.change import percent
-from pytest_gpukern.measure.device_clocks import DeviceClocks
+from pytest_gpukern.measure.device_clocks import CLOCKS
 from pytest_gpukern.report import units
 from pytest_gpukern.values.difference import DEVICE, SAME_MACHINE, Difference
 from pytest_gpukern.values.result import Verdict
@@ -62,7 +62,7 @@ def _clock(compared: Sequence[Compared]) -> Difference | None:
         (time, entry.past)
         for entry in compared
         for time in entry.result.measurements
-        if time.scope == "kernel" and time.key == entry.past[0].key and DeviceClocks.of(time).sm_mhz
+        if time.scope == "kernel" and time.key == entry.past[0].key and time.seen(CLOCKS, "sm_mhz")
     ]
     moved = [change for time, past in known if (change := sm_clock_change([time], past)) is not None]
     if 2 * len(moved) <= len(known):

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpukern.baseline.merge import WriteReport, confirmed_slower
 from pytest_gpukern.baseline.store import ToPrune
-from pytest_gpukern.measure.host_load import BUSY_HOST, others_share
+from pytest_gpukern.measure.host_load import BUSY_HOST, LOAD, OTHERS_SHARE
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.report import units
 from pytest_gpukern.report.run import BASELINE, CODE_ON_RECORD, Advice, RunResults
@@ -220,7 +220,7 @@ def _written(report: WriteReport, results: Sequence[Result]) -> list[str]:
 
 
 def _was_busy(result: Result) -> bool:
-    return any((others_share(time) or 0.0) >= BUSY_HOST for time in result.measurements)
+    return any((time.seen(LOAD, OTHERS_SHARE) or 0.0) >= BUSY_HOST for time in result.measurements)
 
 
 def _accepted(results: Sequence[Result], updated: Collection[str]) -> list[str]:

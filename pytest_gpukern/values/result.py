@@ -7,6 +7,7 @@ str, float, int, bool, None) and back without loss, and nothing else crosses.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
@@ -245,6 +246,11 @@ class Measurement(Stored, frozen=True):
     def key(self) -> str:
         """`scope/timer/cache`: measurements that differ in one of these are never compared."""
         return f"{self.scope}/{self.timer}/{self.cache}"
+
+    def seen(self, observer: str, figure: str) -> float | None:
+        """Returns a number that an observer saw; None for a text, which a run's file of anybody may hold."""
+        value = self.observations.get(observer, {}).get(figure)
+        return value if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
 class DeviceActivity(Stored, frozen=True):

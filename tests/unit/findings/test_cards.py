@@ -198,6 +198,7 @@ HALF_OF_A_COPY = 0.5 * made_up.CEILINGS["device_copy_bytes_per_s"] * 50e-6
         ("cupy.exp", {"traffic_bytes": 0.99 * HALF_OF_A_COPY}, "compute"),
         ("cupy.exp", {}, "compute"),
         ("cupy.exp", {"observations": {"clocks": {"clock_events": ("sw_power_cap",)}}}, "power-limited"),
+        ("cupy.exp", {"observations": {"clocks": {"clock_events": "sw_power_cap"}}}, "compute"),
         ("cupy.exp", {"scope": "transfer", "timer": "host"}, COPIES),
         ("cupy.exp", {"scope": "end_to_end", "timer": "host"}, None),
         ("host.exp", {"timer": "host"}, None),

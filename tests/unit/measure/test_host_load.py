@@ -10,7 +10,7 @@ from fakes import FakeTimer
 
 from pytest_gpukern.baseline.record import trimmed_time
 from pytest_gpukern.measure import host_load
-from pytest_gpukern.measure.host_load import CpuTimes, others_share, share_of_others
+from pytest_gpukern.measure.host_load import LOAD, OTHERS_SHARE, CpuTimes, share_of_others
 from pytest_gpukern.measure.measure import Repeated, Sampler, rule_for
 from pytest_gpukern.measure.observers import OBSERVERS, ObservedCall, Observers
 
@@ -102,8 +102,8 @@ def timed(observers, timer="host"):
     looking = observing(observers, timer)
     call, timer = Repeated(lambda: None), FakeTimer(timer)
     measured = Sampler(call, timer, "end_to_end", "hot", 1e3, rule_for(1e3), looking).measure()
-    assert others_share(trimmed_time(measured)) == others_share(measured)
-    return others_share(measured)
+    assert trimmed_time(measured).seen(LOAD, OTHERS_SHARE) == measured.seen(LOAD, OTHERS_SHARE)
+    return measured.seen(LOAD, OTHERS_SHARE)
 
 
 def test_a_short_measurement_by_the_hosts_clock_waits_only_where_what_was_before_does_not_tell(others):

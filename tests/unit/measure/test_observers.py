@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,7 @@ from made_up_results import measured
 from made_up_results import result as made_up_result
 
 from pytest_gpukern.measure import observers
-from pytest_gpukern.measure.device_clocks import CLOCKS, DeviceClocks
+from pytest_gpukern.measure.device_clocks import CLOCKS
 from pytest_gpukern.measure.observers import (
     OBSERVERS,
     Figure,
@@ -51,9 +52,9 @@ def test_the_first_reason_why_a_measurement_is_invalid_stays():
 
 
 def test_what_is_no_clock_in_a_run_of_somebody_is_unknown():
-    hostile = {"sm_mhz": "fast", "memory_mhz": 2**63, "clock_events": "sw_power_cap"}
-    clocks = DeviceClocks.of(measured(observations={CLOCKS: hostile}))
-    assert clocks == DeviceClocks(memory_mhz=2**63)
+    hostile = {"sm_mhz": "fast", "sm_mhz_low": math.inf, "memory_mhz": 2**63}
+    time = measured(observations={CLOCKS: hostile})
+    assert [time.seen(CLOCKS, figure) for figure in (*hostile, "sm_mhz_high")] == [None, None, 2**63, None]
 
 
 def test_figures_and_findings_of_a_test_are_gathered_and_added_to_its_result(draft, monkeypatch):
