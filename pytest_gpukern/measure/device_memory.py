@@ -22,8 +22,8 @@ LEAST_KEPT_BYTES = 2**20
 """Less is no leak worth reporting; it may be a table of constants."""
 
 
-class MemoryObserver(Observer):
-    """Follows the libraries' device memory through each test that measures on a GPU."""
+class MemoryObserver(Observer, Observation):
+    """Follows the libraries' device memory through each test that measures on a GPU, and its batches."""
 
     _before: int | None = None
     _peak = 0
@@ -38,12 +38,13 @@ class MemoryObserver(Observer):
             self._before = self._peak = before
 
     def observe(self, call: ObservedCall, timer: Timer) -> Observation | None:  # noqa: ARG002
-        return _Batches(self) if call.on_gpu and self._before is not None else None
+        return self if call.on_gpu and self._before is not None else None
 
-    def look(self) -> None:
+    def after(self, batch: Batch, *, last: bool) -> Look:  # noqa: ARG002
         if self._before is not None:
             with self._giving_up_on_errors():
                 self._peak = max(self._peak, sum(account.live_bytes() for account in accounts()))
+        return Look()
 
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> SeenInTest | None:
         before, self._before = self._before, None
@@ -82,15 +83,6 @@ class MemoryObserver(Observer):
             yield
         except Exception:  # noqa: BLE001 - any error of a library; the test itself is not at fault
             self._before = None
-
-
-class _Batches(Observation):
-    def __init__(self, observer: MemoryObserver) -> None:
-        self._observer = observer
-
-    def after(self, batch: Batch, *, last: bool) -> Look:  # noqa: ARG002
-        self._observer.look()
-        return Look()
 
 
 def _alive_once_idle() -> int:

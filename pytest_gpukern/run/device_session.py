@@ -173,7 +173,9 @@ class DeviceSession:
             begins: whether a test begins.
             on_gpu: whether anything is launched.
         """
-        return self._observed(lambda code: code.loading(begins=begins)) if on_gpu else nullcontext()
+        if not (self.measures and on_gpu):
+            return nullcontext()
+        return machine_code.observed(lambda code: code.loading(begins=begins))
 
     def launches_observed(self) -> AbstractContextManager[None]:
         """Does the same, and finds which modules the kernels of a call are from, if kernels are timed.
@@ -181,17 +183,7 @@ class DeviceSession:
         Hold it around one call between the first and the timed ones: it slows launches, so nothing may take
         times of its own meanwhile, as an autotuner does in the first call.
         """
-        return self._observed(lambda code: code.launches())
-
-    @contextmanager
-    def _observed(
-        self, observation: Callable[[machine_code.MachineCode], AbstractContextManager[None]]
-    ) -> Iterator[None]:
-        if not self.measures:
-            yield
-            return
-        with machine_code.observed(observation):
-            yield
+        return machine_code.observed(lambda code: code.launches()) if self.measures else nullcontext()
 
     @functools.cached_property
     def instruments(self) -> Instruments | None:
