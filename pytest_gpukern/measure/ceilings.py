@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from msgspec import structs
 
 from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
@@ -75,9 +74,6 @@ class Ceilings(Stored, frozen=True):
     float32_flop_per_s: _Rate = None
     float64_flop_per_s: _Rate = None
     int32_op_per_s: _Rate = None
-
-    def to_json(self) -> JsonDict:
-        return structs.asdict(self)
 
     def bandwidth_share(self, traffic_bytes: float | None, ns: float, cache: str = "cold") -> float | None:
         """Returns the share of the device's copy bandwidth, 0.97 for 97 %; None with nothing to compare.

@@ -20,9 +20,9 @@ from pytest_gpukern.gpu.processes import DeviceWatch
 from pytest_gpukern.gpu.theory import Floor
 from pytest_gpukern.timers.timer import Batch, Timer
 from pytest_gpukern.values.note import Note
-from pytest_gpukern.values.result import Finding, JsonDict, Measurement, Observations, Result, Value
+from pytest_gpukern.values.result import Finding, Measurement, Observations, Result, Value
 from pytest_gpukern.values.settings import Settings
-from pytest_gpukern.values.stored import Stored, plain
+from pytest_gpukern.values.stored import Stored
 
 if TYPE_CHECKING:
     from pytest_gpukern.gpu.clock_probe import ClockProbe
@@ -264,9 +264,6 @@ class ObservedTest(Stored, frozen=True):
 
     values: Observations = {}
     findings: tuple[Finding, ...] = ()
-
-    def to_json(self) -> JsonDict:
-        return plain(self)  # type: ignore[no-any-return]
 
     def added_to(self, result: Result) -> Result:
         return structs.replace(

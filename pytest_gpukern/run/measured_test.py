@@ -248,18 +248,15 @@ class MeasuredTest:
         """Returns what the test has come to before its teardown, as plain JSON."""
         self.sent = True
         return {
-            "result": self.result.to_json() if self.result is not None else None,
-            "sessions": [session.to_json() for session in self.sessions],
-            "gate_failures": [plain(failure) for failure in self.gate_failures],
+            "result": plain(self.result),
+            "sessions": plain(self.sessions),
+            "gate_failures": plain(self.gate_failures),
             "rejected": self.rejected is not None,
         }
 
     def torn_down_to_json(self) -> JsonDict:
         """Returns what observers saw of the test, once it is torn down, as plain JSON."""
-        return {
-            "observed": None if self._observed is None else self._observed.to_json(),
-            "gate_failures": [plain(failure) for failure in self.gate_failures],
-        }
+        return {"observed": plain(self._observed), "gate_failures": plain(self.gate_failures)}
 
     def let_go(self) -> None:
         """Drops the arrays kept for `verify`, and the guarded ones."""

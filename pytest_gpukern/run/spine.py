@@ -199,7 +199,7 @@ def with_facts(result: Result, environment: Environment) -> Result:
         kernels=kernels,
         # To look for tuners takes 20 to 100 ms.
         autotuned={} if "triton" in distributions_of_others(result.case.backend) else autotuned(kernels),
-        ceilings=ceilings.to_json() if ceilings is not None else {},
+        ceilings=structs.asdict(ceilings) if ceilings is not None else {},
         canaries=dict(canaries),
     )
 

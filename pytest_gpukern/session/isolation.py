@@ -31,6 +31,7 @@ from pytest_gpukern.session.item import carried, context_of, may_use_gpu, tear_d
 from pytest_gpukern.session.stash import Assignment, children_of, device_uuid, environment_of, tell
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness, JsonDict
+from pytest_gpukern.values.stored import plain
 from pytest_gpukern.values.untrusted_json import printable_lines
 
 _MOST_STARTS_IN_VAIN = 2
@@ -350,7 +351,7 @@ def _report_data(item: pytest.Item, why: str) -> JsonDict:
     result = context_of(item).new_result(
         info, simulated=simulated, correctness=Correctness.INCORRECT, diagnosis=why
     )
-    return carried(item, {"result": result.to_json()})
+    return carried(item, {"result": plain(result)})
 
 
 def _as_of_here(report: pytest.TestReport) -> pytest.TestReport:

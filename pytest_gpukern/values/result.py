@@ -17,7 +17,7 @@ from pytest_gpukern.values.backend_table import runs_on_gpu
 from pytest_gpukern.values.difference import Difference
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Fingerprint, Provenance
 from pytest_gpukern.values.note import Note
-from pytest_gpukern.values.stored import Stored, plain
+from pytest_gpukern.values.stored import Stored
 from pytest_gpukern.values.untrusted_json import Figure, Json, built
 from pytest_gpukern.values.verdict_table import VerdictKind
 
@@ -469,7 +469,7 @@ class Result(Stored, frozen=True):
         launched: in a record, the place in `kernels` of each launch of a call, in order.
         autotuned: kernel → configuration that an autotuner chose for it, as texts.
         dtype: what the work computes in, as NumPy names it, or None.
-        ceilings: the best that the device was seen to do (`Ceilings.to_json`); empty where there is none.
+        ceilings: the best that the device was seen to do (as in `Ceilings`); empty where there is none.
         verdicts: `scope/timer/cache` → how the measurement compares with the record.
         speedup_against: `backend.variant` that speed-ups refer to, or None.
         session: id of the process that measured, the same for all its results.
@@ -534,12 +534,9 @@ class Result(Stored, frozen=True):
             and all(measurement.invalid is None for measurement in self.measurements)
         )
 
-    def to_json(self) -> JsonDict:
-        return plain(self)  # type: ignore[no-any-return]
-
     @classmethod
     def from_json(cls, data: JsonDict) -> Result:
-        """Returns what `to_json` was made of; raises ContentError if it does not fit."""
+        """Returns what `plain` turned into JSON; raises ContentError if it does not fit."""
         return built(data, cls)  # type: ignore[no-any-return]
 
 

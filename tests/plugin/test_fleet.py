@@ -22,12 +22,13 @@ from pytest_gpukern.gpu.model import SIMULATED_UUID
 from pytest_gpukern.report.fleet import Told, rows, terminal
 from pytest_gpukern.report.fleet_files import figures_of, host_and_index, write_run
 from pytest_gpukern.report.run_file import read_run, run_text
+from pytest_gpukern.values.stored import plain
 from pytest_gpukern.values.untrusted_json import FileError
 
 from .test_golden import agrees
 
 _RUN = read_run(Path(__file__).parents[1] / "data" / "run-h200.json.gz")
-RUN = {**json.loads(run_text(_RUN)), "results": [result.to_json() for result in _RUN.results]}
+RUN = {**json.loads(run_text(_RUN)), "results": [plain(result) for result in _RUN.results]}
 
 
 def _results():

@@ -31,6 +31,7 @@ from pytest_gpukern.processes.messages import (
     Uncollected,
 )
 from pytest_gpukern.processes.sessions import ChildRun, ChildSessions, Ending
+from pytest_gpukern.values.stored import plain
 
 A, B = "test_it.py::test_a", "test_it.py::test_b"
 FOUND = result("cupy.exp", measured())
@@ -71,7 +72,7 @@ def play(tmp_path, monkeypatch):
 
     def steps(a="ends()", b="ends()", *, before="", after=""):
         told = {A: a, B: b, "before": before, "after": after}
-        values = f"import json\nSTEPS, FOUND = json.loads({json.dumps([told, FOUND.to_json()])!r})"
+        values = f"import json\nSTEPS, FOUND = json.loads({json.dumps([told, plain(FOUND)])!r})"
         monkeypatch.setattr(process, "BOOTSTRAP", values + SCRIPT)
         return ChildSessions(("--mine=1",), (), ("tests",), str(tmp_path), tuple(sys.path))
 

@@ -18,6 +18,7 @@ from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
+from pytest_gpukern.measure.ceilings import Ceilings
 from pytest_gpukern.problems.variants import Variant
 from pytest_gpukern.run import case_subject
 from pytest_gpukern.run.case_subject import sets_wanted
@@ -377,12 +378,12 @@ def on_an_h200(gpu):
 
 def test_kernel_facts_come_with_the_hash_of_the_loaded_machine_code(gpu, timer, known):
     environment = on_an_h200(gpu)
-    environment.ceilings = SimpleNamespace(to_json=lambda: {"copy_bytes_per_s": 4.2e12})
+    environment.ceilings = Ceilings(device_copy_bytes_per_s=4.2e12)
     result = with_facts(measured(gpu, timer, ("kernel", (work(),))), environment)
     (facts,) = result.kernels
     assert (facts.symbol, facts.name) == ("_Z3addPf", "add(float*)")
     assert (facts.machine_code_sha256, facts.occupancy) == ("c0de", 0.75)
-    assert result.ceilings == {"copy_bytes_per_s": 4.2e12}
+    assert result.ceilings == {**structs.asdict(Ceilings()), "device_copy_bytes_per_s": 4.2e12}
 
 
 def test_late_warnings_are_noted_with_the_first_result(gpu, timer, known):

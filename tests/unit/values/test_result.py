@@ -28,15 +28,18 @@ from pytest_gpukern.values.result import (
     Summary,
     sizes_text,
 )
+from pytest_gpukern.values.stored import plain
 from pytest_gpukern.values.untrusted_json import ContentError
 
-plain = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(max_size=8)
+ANYTHING = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(max_size=8)
 SCALARS = {
     str: st.text(max_size=8),
     int: st.integers(-(2**63), 2**63),
     float: st.floats(allow_nan=False, allow_infinity=False),
     bool: st.booleans(),
-    typing.Any: plain | st.lists(plain, max_size=2) | st.dictionaries(st.text(max_size=8), plain, max_size=2),
+    typing.Any: ANYTHING
+    | st.lists(ANYTHING, max_size=2)
+    | st.dictionaries(st.text(max_size=8), ANYTHING, max_size=2),
 }
 
 UNIONS = (types.UnionType, typing.Union)  # the second: of `Annotated` and None, before Python 3.14
@@ -68,7 +71,7 @@ results = values_of(Result)
 
 
 def through_json(result):
-    return Result.from_json(json.loads(json.dumps(result.to_json(), allow_nan=False)))
+    return Result.from_json(json.loads(json.dumps(plain(result), allow_nan=False)))
 
 
 @given(results)
@@ -93,7 +96,7 @@ def everything_in(value):
 @given(results)
 def test_json_holds_exact_builtin_types_only(result):
     """execnet, which carries reports for xdist, refuses subclasses such as enums of strings."""
-    assert all(type(part) in EXACT for part in everything_in(result.to_json()))
+    assert all(type(part) in EXACT for part in everything_in(plain(result)))
 
 
 def made(**changes):
@@ -133,7 +136,7 @@ def test_numbers_that_json_lacks_become_none(value):
 )
 def test_values_of_numpy_and_tuples_in_a_point_become_plain_ones(value, expected):
     case = CaseInfo("i", "p", 1, "v", "host", {"n": value}, {"block": value}, "b", "p")
-    found = made(case=case).to_json()["case"]
+    found = plain(made(case=case))["case"]
     assert (found["point"], found["parameters"]) == ({"n": expected}, {"block": expected})
     assert all(type(part) in EXACT for part in everything_in(found))
 
@@ -151,7 +154,7 @@ def test_values_of_numpy_and_tuples_in_a_point_become_plain_ones(value, expected
 def test_anything_else_than_a_result_is_refused(damage):
     kernel = KernelFacts("k", 1, 0, 0)
     work = (DeviceWork("kernel", "k", 1.0, 1.0, kernel=kernel),)
-    data = made(measurements=(measured(work=work),)).to_json()
+    data = plain(made(measurements=(measured(work=work),)))
     damage(data)
     with pytest.raises(ContentError):
         Result.from_json(data)
