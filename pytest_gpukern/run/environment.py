@@ -1,4 +1,7 @@
-"""Holds what a run measures with: device, libraries, records, data sets and child sessions."""
+"""Holds what a run measures with: device, libraries, records, data sets and child sessions.
+
+What needs NumPy is imported where it is asked for, as in `device_session.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,22 @@ import re
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.arrays.compare import draw_poisons
-from pytest_gpukern.backends import backend as backends
 from pytest_gpukern.backends import skcuda_imports
-from pytest_gpukern.backends.backend import Backend
 from pytest_gpukern.baseline.store import Store
-from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.fingerprint import take_provenance
 from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
-from pytest_gpukern.problems.dataset import MOST_CORNERS, Datasets
 from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.run.device_session import DeviceSession
 from pytest_gpukern.values.backend_table import BACKENDS, missing_library
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Provenance
 from pytest_gpukern.values.note import NOT_COVERED, NotRun
 from pytest_gpukern.values.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_gpukern.backends.backend import Backend
+    from pytest_gpukern.problems.dataset import Datasets
 
 
 class Environment:
@@ -40,11 +42,8 @@ class Environment:
 
     Attributes:
         store: baselines, with what is recorded of earlier sessions.
-        datasets: inputs and references of cases.
-        corner_datasets: those of many small points.
         unusable: says why a backend cannot run here; returns None if it can.
         session: id of this process, which distinguishes its measurements from those of other processes.
-        poisons: values that fill outputs before checked launches; from the run's seed, or the session.
     """
 
     def __init__(
@@ -59,16 +58,33 @@ class Environment:
         self.settings = settings
         self.gpu = gpu
         self.session = secrets.token_hex(4)
-        self.poisons = draw_poisons(self.session if settings.seed is None else settings.seed)
         self._backends: dict[str, Backend] = {}
         self.unusable = functools.cache(self._why_unusable)
         self.store = Store(
             settings.baseline, directory_override=settings.baseline_dir, reason=settings.reason
         )
-        self.datasets = Datasets(seed=settings.seed, folder=datasets)
-        self.corner_datasets = Datasets(points=MOST_CORNERS, seed=settings.seed)
-        self._rootdir = rootdir
-        self._children = children
+        self._folder, self._rootdir, self._children = datasets, rootdir, children
+
+    @functools.cached_property
+    def poisons(self) -> tuple[int, ...]:
+        """Returns what fills outputs before checked launches, by the run's seed, or the session."""
+        from pytest_gpukern.arrays.compare import draw_poisons
+
+        return draw_poisons(self.session if self.settings.seed is None else self.settings.seed)
+
+    @functools.cached_property
+    def datasets(self) -> Datasets:
+        """Returns inputs and references of cases."""
+        from pytest_gpukern.problems.dataset import Datasets
+
+        return Datasets(seed=self.settings.seed, folder=self._folder)
+
+    @functools.cached_property
+    def corner_datasets(self) -> Datasets:
+        """Returns those of many small points."""
+        from pytest_gpukern.problems.dataset import MOST_CORNERS, Datasets
+
+        return Datasets(points=MOST_CORNERS, seed=self.settings.seed)
 
     @functools.cached_property
     def provenance(self) -> Provenance:
@@ -115,7 +131,9 @@ class Environment:
         if row.on_gpu:
             if not self.gpu.has_gpu:
                 return self.gpu.why_no_gpu
-            cuda.runtime()  # a device that fails is no library's fault, so it raises here
+            from pytest_gpukern.gpu.runtime import runtime
+
+            runtime()  # a device that fails is no library's fault, so it raises here
         try:
             self.backend(name)
         except Exception as error:  # noqa: BLE001 - from an unresolved symbol to a NumPy that is too new
@@ -126,7 +144,9 @@ class Environment:
     def backend(self, name: str) -> Backend:
         """Returns the backend `name`, opened once; ask `unusable` first."""
         if name not in self._backends:
-            self._backends[name] = backends.open_backend(name, simulated=self.gpu.simulated.active)
+            from pytest_gpukern.backends.backend import open_backend
+
+            self._backends[name] = open_backend(name, simulated=self.gpu.simulated.active)
             self._backends[name].poisons = self.poisons
         return self._backends[name]
 
