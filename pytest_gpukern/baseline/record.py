@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from msgspec import Meta, structs
 
@@ -30,7 +30,6 @@ from pytest_gpukern.values.result import (
     KernelFacts,
     Measurement,
     Observations,
-    OutputError,
     Result,
 )
 from pytest_gpukern.values.stored import Stored
@@ -47,6 +46,8 @@ LONGEST_NAME = 120
 NEWEST_EPOCHS = 3
 MOST_SESSIONS = 20
 FIRST_SESSIONS = 5
+
+_Held = TypeVar("_Held", bound=Stored)
 
 _KEPT = {CLOCKS: ("sm_mhz", "memory_mhz"), LOAD: ("others_share",)}
 """Observer → its figures that a record keeps."""
@@ -69,7 +70,9 @@ def trimmed(result: Result, *, recorded: str = "") -> Result:
         result.fingerprint,
         simulated=False,
         correctness=Correctness.PASSED if result.errors else Correctness.UNCHECKED,
-        errors={name: _rounded_error(error) for name, error in result.errors.items()},
+        errors={
+            name: _rounded(error, "max_abs", "max_rel", "max_ulp") for name, error in result.errors.items()
+        },
         first_call_ns=finite(result.first_call_ns),
         compile_ns=finite(result.compile_ns),
         measurements=tuple(map(trimmed_time, result.measurements)),
@@ -89,7 +92,7 @@ def trimmed(result: Result, *, recorded: str = "") -> Result:
 
 
 def trimmed_time(measured: Measurement) -> Measurement:
-    summary, seen = measured.summary, measured.observations
+    seen = measured.observations
     kept: Observations = {}
     for name, figures in _KEPT.items():
         known = {figure: finite(seen.get(name, {}).get(figure)) for figure in figures}
@@ -101,13 +104,7 @@ def trimmed_time(measured: Measurement) -> Measurement:
         measured.timer,
         measured.cache,
         iterations=measured.iterations,
-        summary=structs.replace(
-            summary,
-            median_ns=rounded(summary.median_ns),
-            low_ns=rounded(summary.low_ns),
-            high_ns=rounded(summary.high_ns),
-            notes=(),
-        ),
+        summary=_rounded(structs.replace(measured.summary, notes=()), "median_ns", "low_ns", "high_ns"),
         quantiles_ns=_quantiles(samples) if samples else measured.quantiles_ns,
         mean_ns=finite(statistics.fmean(samples)) if samples else measured.mean_ns,
         cpu_ns=finite(measured.cpu_ns),
@@ -123,10 +120,8 @@ def _quantiles(samples_ns: Sequence[float]) -> tuple[float, float, float, float,
     return q05, q25, q50, q75, q95
 
 
-def _rounded_error(error: OutputError) -> OutputError:
-    return structs.replace(
-        error, max_abs=finite(error.max_abs), max_rel=finite(error.max_rel), max_ulp=finite(error.max_ulp)
-    )
+def _rounded(held: _Held, *numbers: str) -> _Held:
+    return structs.replace(held, **{name: finite(getattr(held, name)) for name in numbers})
 
 
 def as_recorded(kernel: KernelFacts) -> KernelFacts:
@@ -356,9 +351,9 @@ class Baseline:
                 by_choice = grouped((time.choice.configurations, time) for time in record.past(key))
                 yield from map(tuple, by_choice.values())
 
-    def taking(self, other: Baseline, names: Mapping[str, str]) -> Baseline:
-        moved = {new: other.cases[old].renamed(new) for old, new in names.items()}
-        return replace(self, cases=self.cases | moved)
+    def renaming(self, names: Mapping[str, str]) -> Baseline:
+        moved = {new: self.cases[old].renamed(new) for old, new in names.items()}
+        return replace(self, cases=self.without(names).cases | moved)
 
     def without(self, case_ids: Iterable[str]) -> Baseline:
         gone = set(case_ids)

@@ -359,8 +359,8 @@ class HasCases(Protocol):
     @property
     def cases(self) -> Mapping[str, object]: ...
 
-    def taking(self, other: Self, names: Mapping[str, str]) -> Self:
-        """Returns it with cases of another file, by id → new id."""
+    def renaming(self, names: Mapping[str, str]) -> Self:
+        """Returns it with other ids of cases, by id → new id."""
 
     def without(self, case_ids: Iterable[str]) -> Self: ...
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import fnmatch
-import functools
+import operator
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -151,15 +151,11 @@ def _rename(known: argparse.Namespace) -> int:
                 f"{file}: {taken[0]!r} is on record already. Keep one of both: {command}"
             )
     for file, names in () if known.dry_run else moves.items():
-        rewrite(file, functools.partial(_moved, names=names), *_of_kind(file))
+        rewrite(file, operator.methodcaller("renaming", names), *_of_kind(file))
     verb = "would rename" if known.dry_run else "renamed"
     for file, names in moves.items():
         exits.show(f"{verb} {name} to {names[name]}: {_held(held[file][name])} ({file})" for name in names)
     return exits.FINE
-
-
-def _moved(held: Content, names: Mapping[str, str]) -> Content:
-    return held.without(names).taking(held, names)
 
 
 # --- merge ----------------------------------------------------------------------------------------

@@ -73,9 +73,8 @@ class CodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
             known = self.cases.get(known.like)
         return known.code if known is not None else {}
 
-    def taking(self, other: CodeFile, names: Mapping[str, str]) -> CodeFile:
-        code = {case_id: self.of(case_id) for case_id in self.cases}
-        code |= {new: other.of(old) for old, new in names.items()}
+    def renaming(self, names: Mapping[str, str]) -> CodeFile:
+        code = {names.get(case_id, case_id): self.of(case_id) for case_id in self.cases}
         return structs.replace(self, cases=_shortened(code))
 
     def without(self, case_ids: Iterable[str]) -> CodeFile:
