@@ -11,11 +11,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from pytest_gpukern.baseline.codec import folded_record, whole_record
+from pytest_gpukern.baseline.codec import Processes, folded_record, unfolded, whole_record
 from pytest_gpukern.baseline.record import Record
 from pytest_gpukern.findings.common_shift import Shift
 from pytest_gpukern.report.run import Advice, Failure, RunResults, Skip
-from pytest_gpukern.values.folding import Processes, unfolded
 from pytest_gpukern.values.result import JsonDict, Result
 from pytest_gpukern.values.stored import plain
 from pytest_gpukern.values.untrusted_json import ContentError, Figure, content_of, of_schema, read

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from made_up_results import FINGERPRINT, measured, result
 from msgspec import structs
 
-from pytest_gpukern.values.folding import Processes, unfolded, unfolded_sessions
+from pytest_gpukern.baseline.codec import Processes, unfolded, unfolded_sessions
 from pytest_gpukern.values.result import Result
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
