@@ -51,6 +51,8 @@ class Workers:
         self.count = sum(int(number) if number.isdigit() else 1 for number in numbers)
         self._nodes: set[Any] = set()
         """Workers that run or start."""
+        self._freed: str | None = None
+        """The GPU of the worker that ended last."""
         self._recorded: Recorded | None = None
         self._folder: Path | None = None
         if self.cards:
@@ -99,7 +101,10 @@ class Workers:
         here = bool(spec.popen)  # others have neither these GPUs nor our folder
         card = device_uuid(config) if here else None
         if self.cards and here:
-            card = spec.env.get(_PINNED) or min(self.cards, key=self.in_use.count)
+            # One that is shutting down still runs its last tests.
+            taken = [self.card_of(other) for other in self._nodes]
+            least = min(self.cards, key=lambda card: (taken.count(card), card != self._freed))
+            card = spec.env.get(_PINNED) or least
         tells = here and not any(other.workerinput["gpukern"]["tells"] for other in self._nodes)
         self._nodes.add(node)
         assignment = Assignment(
@@ -115,7 +120,9 @@ class Workers:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Has the worker that replaces another begin on the same GPU."""
-        self._nodes.discard(node)
+        if node in self._nodes:
+            self._nodes.remove(node)
+            self._freed = self.card_of(node)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self) -> CardScheduling | None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpukern.session import workers
 from pytest_gpukern.session.workers import CardScheduling, Recorded
 
 
@@ -180,3 +181,36 @@ def test_no_test_runs_if_workers_found_others_from_the_start():
     assert [node.has for node in run.nodes] == [[], []]
     (report,) = run.reported
     assert "Different tests were collected between gwA and gwB" in report.longrepr
+
+
+class Configured(SimpleNamespace):
+    """A worker that xdist configures."""
+
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize("ended", [(), ("GPU-A",)])
+def test_a_worker_that_replaces_another_begins_on_its_gpu_also_where_the_others_end_or_have_ended(
+    monkeypatch, request, ended
+):
+    cards = [SimpleNamespace(uuid=uuid) for uuid in ("GPU-A", "GPU-B")]
+    environment = SimpleNamespace(gpu=SimpleNamespace(cards=cards), settings=SimpleNamespace(seed=1))
+    monkeypatch.setattr(workers, "environment_of", lambda config: environment)
+    monkeypatch.setattr(workers, "device_uuid", lambda config: None)
+    monkeypatch.setattr(workers, "sessions_of", lambda config, device: SimpleNamespace(to_json=dict))
+    options = {"tx": ["2*popen"], "dist": "load"}
+    config = SimpleNamespace(getoption=options.get, add_cleanup=request.addfinalizer)
+    plugin = workers.Workers(config)
+
+    def begins():
+        gateway = SimpleNamespace(spec=SimpleNamespace(popen=True, env={}))
+        node = Configured(gateway=gateway, workerinput={}, shutting_down=False)
+        plugin.pytest_configure_node(node)
+        return node
+
+    nodes = {plugin.card_of(node): node for node in (begins(), begins())}
+    for node in nodes.values():
+        node.shutting_down = True
+    for card in (*ended, "GPU-B"):
+        plugin.pytest_testnodedown(nodes[card])
+    assert plugin.card_of(begins()) == "GPU-B"
