@@ -21,7 +21,7 @@ from msgspec import structs
 from pytest_gpukern.baseline.codec import load, load_sides, render
 from pytest_gpukern.baseline.merge import WriteReport, unselected
 from pytest_gpukern.baseline.record import Epoch, Record
-from pytest_gpukern.baseline.store import CODE, Content, Store, begins_with, rewrite, unfit, unite
+from pytest_gpukern.baseline.store import CODE, Store, begins_with, rewrite, unfit, unite
 from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.report import report_files
 from pytest_gpukern.code import record as code
@@ -61,38 +61,28 @@ def _declare_prune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--case", nargs="+", required=True, metavar="ID|GLOB", help="cases to remove, such as 'exp/cupy.*'"
     )
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
-    exits.add_write_in_ci(parser)
+    exits.add_write_in_ci(parser, dry_run="only say what would be removed")
     parser.set_defaults(run=_prune)
 
 
 def _prune(known: argparse.Namespace) -> int:
-    if not known.dry_run:
-        exits.refuse_in_ci(known)
+    exits.refuse_in_ci(known)
+    load_file, render_file = _of_kind(known.file)
 
-    before, gone = _without(known, *_of_kind(known.file))
-    held = {name: _held(before.cases[name]) for name in gone}
+    def change(held: Any) -> Any:
+        return held.without(matching(held.cases, known.case))
+
+    before = load_file(known.file)
+    after = change(before) if known.dry_run else rewrite(known.file, change, load_file, render_file)
+    gone = {name: _held(before.cases[name]) for name in sorted(before.cases.keys() - after.cases.keys())}
     verb = "would remove" if known.dry_run else "removed"
-    exits.show(f"{verb} {name}: {what}" for name, what in held.items())
+    exits.show(f"{verb} {name}: {what}" for name, what in gone.items())
     return exits.FINE
 
 
 def _of_kind(path: Path) -> tuple[Callable[[Path], Any], Callable[[Any], bytes]]:
     """Returns what reads and what renders a file."""
     return (code.load, code.rendered) if path.name.endswith(f".{CODE}.json") else (load, render)
-
-
-def _without(
-    known: argparse.Namespace, load_file: Callable[[Path], Content], render_file: Callable[[Content], bytes]
-) -> tuple[Content, list[str]]:
-    """Takes cases out of a file, or only finds them; returns what it held before, and the cases' ids."""
-
-    def change(held: Content) -> Content:
-        return held.without(matching(held.cases, known.case))
-
-    before = load_file(known.file)
-    after = change(before) if known.dry_run else rewrite(known.file, change, load_file, render_file)
-    return before, sorted(before.cases.keys() - after.cases.keys())
 
 
 def _held(record: object) -> str:
@@ -117,14 +107,12 @@ def _declare_rename(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("new", metavar="NEW", help="what stands in its place")
     where = "a file as for prune, or a folder of them (default: each baselines/ below this folder)"
     parser.add_argument("paths", type=Path, nargs="*", metavar="FILE|FOLDER", help=where)
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be renamed")
-    exits.add_write_in_ci(parser)
+    exits.add_write_in_ci(parser, dry_run="only say what would be renamed")
     parser.set_defaults(run=_rename)
 
 
 def _rename(known: argparse.Namespace) -> int:
-    if not known.dry_run:
-        exits.refuse_in_ci(known)
+    exits.refuse_in_ci(known)
     old, new = (name.removesuffix("*").removesuffix("/") for name in (known.old, known.new))
     if not new or printable(new) != new:
         raise exits.RefusedError(f"{known.new!r} is no id of a case: write it as OLD is written")
@@ -206,8 +194,7 @@ def _merge(known: argparse.Namespace) -> int:
             # Of a case whose result must not be recorded, that alone, which is refused.
             is_fit = unfit(result) is None
             accepted += unselected(result, run_file.sessions_of(result)) if is_fit else [result]
-    mode = "append" if known.append else "update"
-    report = _record(accepted, run_file.created, mode, into=known.into, reason=known.reason or "")
+    report = _record(accepted, run_file.created, known)
     exits.show(_merged_lines(report, accepted))
     for problem in report.errors:
         exits.complain("baseline merge", problem)
@@ -248,10 +235,9 @@ def _rivals(current: Epoch, past: Epoch) -> str:
     return f"each side opened an epoch: {one} judges, since it was opened last; {two} stays in the record"
 
 
-def _record(
-    results: Sequence[Result], created: datetime, mode: str, *, into: Path | None, reason: str
-) -> WriteReport:
-    store = Store(mode, directory_override=into, reason=reason)
+def _record(results: Sequence[Result], created: datetime, known: argparse.Namespace) -> WriteReport:
+    mode, into = "append" if known.append else "update", known.into
+    store = Store(mode, directory_override=into, reason=known.reason)
     for result in results:
         folder = into or _folder_beside_the_test(result.nodeid, Path.cwd())
         model_key = result.fingerprint.model_key(on_gpu=result.case.on_gpu)

@@ -44,12 +44,16 @@ def width(elsewhere: int = _WIDTH) -> int:
     return shutil.get_terminal_size((elsewhere, 24)).columns
 
 
-def add_write_in_ci(parser: argparse.ArgumentParser) -> None:
+def add_write_in_ci(parser: argparse.ArgumentParser, *, dry_run: str = "") -> None:
+    """Declares what `refuse_in_ci` reads; `dry_run` is the help of that option, where a command has it."""
+    parser.set_defaults(dry_run=False)
+    if dry_run:
+        parser.add_argument("--dry-run", action="store_true", help=dry_run)
     parser.add_argument("--write-in-ci", action="store_true", help="write although CI is set")
 
 
 def refuse_in_ci(known: argparse.Namespace) -> None:
-    if in_ci() and not known.write_in_ci:
+    if in_ci() and not (known.write_in_ci or known.dry_run):
         why = "CI is set in the environment, and CI may not write baselines; add --write-in-ci to allow it"
         raise RefusedError(why)
 

@@ -420,6 +420,7 @@ def test_ci_changes_records_only_when_told_to(slower_run, gpukern, file, monkeyp
         status, _, complaints = gpukern(*arguments)
         assert status == 1
         assert "CI may not write baselines; add --write-in-ci" in complaints
+        assert "merge" in arguments or gpukern(*arguments, "--dry-run")[0] == 0
         assert file.read_bytes() == before
         assert gpukern(*arguments, "--write-in-ci")[0] == 0
         before = file.read_bytes()
