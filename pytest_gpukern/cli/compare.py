@@ -160,10 +160,6 @@ def _model(result: Result) -> str:
     return result.fingerprint.model_key(on_gpu=result.case.on_gpu) or "unknown"
 
 
-def _device(result: Result) -> str | None:
-    return result.fingerprint.device_uuid if result.case.on_gpu else None
-
-
 # --- judging B by A -------------------------------------------------------------------------------
 
 
@@ -210,7 +206,7 @@ def _verdict(
     """
     first, recorded = sessions[0], a.times.get((name, key), ())
     model, on_gpu = _model(first), first.case.on_gpu
-    devices = {_device(session) for session in sessions}
+    devices = {session.device for session in sessions}
     fresh = [time for session in sessions for time in session.measurements if time.key == key]
     basis = Basis(
         _of_model(recorded, model) or recorded,

@@ -42,7 +42,7 @@ _CANARIES = {"memory": ("copy",), "compute": ("fma",), "power-limited": ("fma",)
 _ANY_KERNEL = ("copy", "fma")
 """What divides a kernel that declares no bytes, or whose card's bandwidth is not known: the mean of both."""
 
-_BEGINNING = datetime.fromtimestamp(0, UTC)
+BEGINNING = datetime.fromtimestamp(0, UTC)
 
 SeriesKey = tuple[str, str]
 """Case id and `scope/timer/cache`."""
@@ -54,7 +54,7 @@ def is_time(ns: float | None) -> TypeGuard[float]:
 
 
 def date_of(time: SessionTime) -> datetime:
-    return moment_of(time.session.recorded) or _BEGINNING
+    return moment_of(time.session.recorded) or BEGINNING
 
 
 def _words(time: SessionTime) -> str:

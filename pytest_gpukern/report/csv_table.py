@@ -70,7 +70,7 @@ def facts_of(row: ResultRow, measurement: Measurement) -> dict[str, Cell]:
         **_fields(case, "problem", "problem_version", "backend", "variant"),
         "size": sizes_text(case.sizes),
         "device": fingerprint.hardware(on_gpu=case.on_gpu),
-        "device_uuid": fingerprint.device_uuid if case.on_gpu else None,
+        "device_uuid": result.device,
         "driver": fingerprint.driver_version,
         "session": result.session,
         "role": result.role.value,

@@ -346,7 +346,7 @@ class _RunData:
             for time in (recorded.times(key) if recorded else ())
         ]
         for session in (result, *self.run.sessions_of(result)):
-            card = self._card(session.fingerprint.device_uuid if result.case.on_gpu else None)
+            card = self._card(session.device)
             sessions += [
                 (self._moment(self.run.created), card, session.role.value, *_TIMES(other))
                 for other in session.measurements

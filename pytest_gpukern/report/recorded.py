@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -12,7 +11,7 @@ from msgspec import structs
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.record import NO_RECORD, Baseline
 from pytest_gpukern.findings.cards import is_valid
-from pytest_gpukern.findings.trend import SeriesKey, Trend, is_time, moment_of, with_steps
+from pytest_gpukern.findings.trend import BEGINNING, SeriesKey, Trend, is_time, moment_of, with_steps
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.report import units
 from pytest_gpukern.report.run import RunResults
@@ -20,8 +19,6 @@ from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import Result, SessionRole
 from pytest_gpukern.values.untrusted_json import content_of
-
-_BEGINNING = datetime.fromtimestamp(0, UTC)
 
 
 def read_all(paths: Iterable[Path]) -> list[RunResults]:
@@ -76,7 +73,7 @@ def run_of(baselines: Sequence[Baseline], name: str) -> RunResults:
             for case_id, sessions in current.items()
         },
         history={case_id: record.for_report() for case_id, record in records.items()},
-        created=max(filter(None, moments), default=_BEGINNING),
+        created=max(filter(None, moments), default=BEGINNING),
         name=name,
         record_of=f"{what} on {baselines[0].device_model}",
     )
@@ -125,7 +122,8 @@ def _timed(run: RunResults, result: Result) -> Iterator[SessionTime]:
     for session in (result, *run.sessions_of(result)):
         if session.role is SessionRole.CONFIRMING or not session.valid:
             continue
-        card = session.fingerprint.device_uuid if result.case.on_gpu else None
         created = str(run.created)
         dated = structs.replace(session, session=session.session or created, recorded=created)
-        yield from (SessionTime(timed, device=card, session=dated) for timed in session.measurements)
+        yield from (
+            SessionTime(timed, device=session.device, session=dated) for timed in session.measurements
+        )

@@ -326,7 +326,7 @@ def _basis_of(result: Result, key: str, environment: Environment, marker: Marker
         store.sessions_for(result.case, model, key),
         Conditions(result.case.problem_version, model, result.simulated),
         threshold=marker.threshold or environment.settings.threshold,
-        device=result.fingerprint.device_uuid if on_gpu else None,
+        device=result.device,
         shared=store.shared_spread(model).get(spread_key(key)),
         anchor=recorded.anchor(key),
         choice=choice_of(result),

@@ -525,6 +525,11 @@ class Result(Stored, frozen=True):
         return next((timed for timed in self.measurements if timed.key == key), None)
 
     @property
+    def device(self) -> str | None:
+        """UUID of the device that its times are of; None for the host's, or where it is not known."""
+        return self.fingerprint.device_uuid if self.case.on_gpu else None
+
+    @property
     def valid(self) -> bool:
         """Whether its times say something: correct, measured cleanly and on real hardware."""
         return (
