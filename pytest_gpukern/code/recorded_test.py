@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import pkgutil
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -228,9 +227,8 @@ class RecordedTest(MeasuredTest):
         inputs = self._inputs_at(problem, point)
         outputs = {}
         for name, spec in problem.output_specs(point, inputs).items():
-            size = math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
-            if size > available_host_bytes():
-                pytest.skip(NotRun("too large", f"{name} needs {size / 2**30:.1f} GiB of host memory"))
+            if spec.nbytes > available_host_bytes():
+                pytest.skip(NotRun("too large", f"{name} needs {spec.nbytes / 2**30:.1f} GiB of host memory"))
             if name not in inputs:
                 outputs[name] = np.empty(spec.shape, spec.dtype)
         return {**inputs, **outputs}
