@@ -37,10 +37,9 @@ from pytest_gpukern.problems.call_by_name import Point, ProblemError, call_by_na
 from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.problems.dataset import CONTENTS, Dataset, Datasets
 from pytest_gpukern.problems.problem import Output, Run
-from pytest_gpukern.values.determinism import of_launches
 from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.options import sanitizing_tool
-from pytest_gpukern.values.result import OutputError
+from pytest_gpukern.values.result import OutputError, of_launches
 
 NO_MISTAKES = (SimulatorUnsupported, ProblemError, pytest.exit.Exception)
 """Errors in a user's code that say nothing about its kernel."""

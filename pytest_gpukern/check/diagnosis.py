@@ -19,9 +19,8 @@ from pytest_gpukern.arrays.compare import Comparison, Tolerance
 from pytest_gpukern.arrays.memory import Damage, Strides, c_strides
 from pytest_gpukern.backends.foreign_array import why_lazy
 from pytest_gpukern.problems.problem import Output
-from pytest_gpukern.values.determinism import Determinism, of_launches
 from pytest_gpukern.values.note import Note
-from pytest_gpukern.values.result import OutputError
+from pytest_gpukern.values.result import Determinism, OutputError, of_launches
 
 
 class Memory(Protocol):

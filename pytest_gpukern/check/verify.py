@@ -24,8 +24,7 @@ from pytest_gpukern.backends.foreign_array import (
 )
 from pytest_gpukern.check.diagnosis import Diagnosis, diagnose_shape, diagnose_values
 from pytest_gpukern.problems.soundness import passes_lower_precision, passes_zeros
-from pytest_gpukern.values.determinism import Determinism, of_launches
-from pytest_gpukern.values.result import OutputError
+from pytest_gpukern.values.result import Determinism, OutputError, of_launches
 
 _FEWEST = 8
 """Elements by which we know a part of an output again; fewer may be equal by chance."""

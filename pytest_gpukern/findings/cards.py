@@ -22,9 +22,8 @@ from pytest_gpukern.gpu.nvml import COUNTED_EVENTS
 from pytest_gpukern.measure.card_state import CARD
 from pytest_gpukern.measure.device_clocks import CLOCKS, INVALIDATING, ORDINARY
 from pytest_gpukern.measure.observers import OBSERVERS
-from pytest_gpukern.values.determinism import Determinism
 from pytest_gpukern.values.grouping import grouped
-from pytest_gpukern.values.result import Correctness, Measurement, Result
+from pytest_gpukern.values.result import Correctness, Determinism, Measurement, Result
 
 Facts = Mapping[str, float]
 """What is known of a card while it was measured: name → value, by the names of its two observers."""

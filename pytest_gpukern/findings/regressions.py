@@ -12,16 +12,17 @@ from pytest_gpukern.baseline.record import as_recorded, trimmed_time
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.measure.statistics import student_t
-from pytest_gpukern.values.determinism import Determinism, of_sessions
 from pytest_gpukern.values.difference import Difference
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import (
+    Determinism,
     Finding,
     KernelFacts,
     Measurement,
     OutputError,
     hash_method,
     machine_code,
+    of_sessions,
 )
 
 ACCURACY, BITS, DETERMINISM, RESOURCES, TAIL = "accuracy", "bits", "determinism", "resources", "tail"

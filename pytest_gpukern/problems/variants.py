@@ -10,9 +10,9 @@ from typing import Any
 from pytest_gpukern.problems.axes import Axes
 from pytest_gpukern.problems.call_by_name import Names, ProblemError, takes_by_name, users_line
 from pytest_gpukern.values.backend_table import BACKENDS
-from pytest_gpukern.values.determinism import Determinism
 from pytest_gpukern.values.nearest import did_you_mean
 from pytest_gpukern.values.note import NotRun
+from pytest_gpukern.values.result import Determinism
 
 SCOPES = ("kernel", "transfer", "end_to_end", "launch")
 """What we time: work on the device, copies in and out, both, or what the call costs the host."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_gpukern.values.determinism import Determinism
 from pytest_gpukern.values.nearest import did_you_mean
 from pytest_gpukern.values.options import SettingsError, parse_threshold, parse_timeout
+from pytest_gpukern.values.result import Determinism
 from pytest_gpukern.values.timer_table import TIMERS
 
 

@@ -20,8 +20,8 @@ from pytest_gpukern.check.diagnosis import Fault, IncorrectError
 from pytest_gpukern.measure.measure import Repeated
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.timers.timer import Iteration
-from pytest_gpukern.values.determinism import Determinism
 from pytest_gpukern.values.marker import MarkerOptions
+from pytest_gpukern.values.result import Determinism
 
 X = np.linspace(1, 2, 9)
 RNG = np.random.default_rng(0)

@@ -13,8 +13,7 @@ from pytest_gpukern import Tolerance
 from pytest_gpukern.check import check_variant as check_module
 from pytest_gpukern.check import engine
 from pytest_gpukern.report.details import checks
-from pytest_gpukern.values.determinism import of_launches, of_sessions
-from pytest_gpukern.values.result import Correctness, OutputError
+from pytest_gpukern.values.result import Correctness, OutputError, of_launches, of_sessions
 from pytest_gpukern.values.settings import Settings
 
 A, B = "splitmix64:000000000000000a", "splitmix64:000000000000000b"

@@ -18,10 +18,9 @@ from pytest_gpukern.measure.measure import Repeated
 from pytest_gpukern.run import call_subject
 from pytest_gpukern.run.call_subject import CallSubject, CallTarget
 from pytest_gpukern.run.spine import Evidence, SubjectContext
-from pytest_gpukern.values.determinism import Determinism
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.marker import MarkerOptions
-from pytest_gpukern.values.result import Result
+from pytest_gpukern.values.result import Determinism, Result
 from pytest_gpukern.values.settings import Settings
 
 

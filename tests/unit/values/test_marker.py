@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_gpukern.values.determinism import Determinism
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.options import SettingsError
+from pytest_gpukern.values.result import Determinism
 
 WHERE = "test_saxpy.py::test_saxpy"
 KNOWN = ("bytes", "flops", "threshold", "timer", "cache", "group")
