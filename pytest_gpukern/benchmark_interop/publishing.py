@@ -19,9 +19,7 @@ from pytest_gpukern.values.stored import plain
 SCHEMA = 1
 """Version of what `extra_info` holds."""
 
-_FACTS = (
-    *("case", "problem_version", "scope", "timer", "cache", "correctness", "verdict", "device", "driver"),
-)
+_FACTS = ("case", "problem_version", "scope", "timer", "cache", "correctness", "verdict", "device", "driver")
 """Fields of `extra_info` that our CSV has under the same names."""
 
 _IDENTITY = ("gpukern_schema", "scope", "timer", "cache", "problem_version", "device")

@@ -31,7 +31,7 @@ from pytest_gpukern.values.failure_table import BY_DEFAULT
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.options import DEFAULT_THRESHOLD, SettingsError, parse_names, parse_threshold
-from pytest_gpukern.values.result import Correctness, Measurement, Result, SessionRole, Summary, Verdict
+from pytest_gpukern.values.result import Correctness, Measurement, Result, SessionRole, Verdict
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 _KINDS = (*(kind.row.fail_on for kind in VerdictKind if kind.row.fail_on and kind.row.told), "host")
@@ -102,12 +102,8 @@ def _finite_time(measurement: Measurement) -> Measurement:
     finite = all(number is not None and math.isfinite(number) for number in numbers)
     if finite and 0 <= summary.low_ns <= summary.median_ns <= summary.high_ns and summary.median_ns > 0:
         return measurement
-    return structs.replace(
-        measurement,
-        summary=Summary(math.nan, math.nan, math.nan, summary.n),
-        jitter_ns=0.0,
-        invalid=measurement.invalid or "a time that is not finite, or not in its interval",
-    )
+    wrong = "a time that is not finite, or not in its interval"
+    return structs.replace(measurement, invalid=measurement.invalid or wrong)
 
 
 class _Past(NamedTuple):

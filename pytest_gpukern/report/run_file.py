@@ -15,6 +15,7 @@ from pytest_gpukern.baseline.codec import Processes, folded_record, unfolded, wh
 from pytest_gpukern.baseline.record import Record
 from pytest_gpukern.findings.common_shift import Shift
 from pytest_gpukern.report.run import Advice, Failure, RunResults, Skip
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import JsonDict, Result
 from pytest_gpukern.values.stored import plain
 from pytest_gpukern.values.untrusted_json import ContentError, Figure, content_of, of_schema, read
@@ -68,9 +69,7 @@ def read_run(path: Path) -> RunResults:
         stored: _File = read(content_of(path), _File, refuse=refuse, unfold=_whole)
     except ContentError as error:
         raise error.of_file(path, DAMAGED) from error
-    sessions: dict[str, tuple[Result, ...]] = {}
-    for session in stored.sessions:
-        sessions[session.nodeid] = (*sessions.get(session.nodeid, ()), session)
+    sessions = grouped((session.nodeid, session) for session in stored.sessions)
     as_they_are = {name: getattr(stored, name) for name in _AS_THEY_ARE}
     of_file: dict[str, Any] = {"created": stored.created, "version": stored.gpukern, "name": path.name}
     of_file["history"] = stored.history
