@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -10,9 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple
 
-from pytest_gpukern.baseline import codec
+from pytest_gpukern.baseline import code_file, codec
+from pytest_gpukern.baseline.code_file import Code, CodeFile
 from pytest_gpukern.baseline.merge import Merge, Refusal, WriteReport, united
 from pytest_gpukern.baseline.record import Baseline, trimmed
 from pytest_gpukern.gate.comparability import SessionTime
@@ -63,8 +65,6 @@ class ToPrune(NamedTuple):
     renamed: tuple[tuple[str, str], ...] = ()
 
 
-Held = TypeVar("Held")
-
 CODE = "code"
 """Stands in a file's name in the place of a model: what kernels are compiled to."""
 
@@ -92,11 +92,10 @@ class Store:
         self._reason = reason or None
         self._now = now
         self._read: dict[Path, Baseline] = {}
+        self._code = functools.cache(_stored)
         self._spreads: dict[str, dict[str, SharedSpread]] = {}
         self._queue: dict[Path, list[Result]] = {}
         self._report = WriteReport()
-        self.load_code: Callable[[Path], HasCases] = codec.load
-        """Reads a file of `code/`, which sets this."""
 
     def path_for(self, case: CaseInfo, model_key: str) -> Path:
         """Returns `<folder>/<name>.<model key>.json`; raises FileError for a name that leaves the folder."""
@@ -159,6 +158,27 @@ class Store:
         ]
         return max(chosen, key=itemgetter(0))[1] if chosen else {}
 
+    def code(self, case: CaseInfo) -> Code:
+        """Returns the machine code of a case on record, whatever the mode; FileError as `baseline`."""
+        held: CodeFile = self._code(self.path_for(case, CODE))
+        return held.of(case.id)
+
+    def write_code(self, found: Iterable[tuple[CaseInfo, Code]]) -> list[Path]:
+        """Adds code that is not on record, or replaces it in mode `update`; returns what files changed."""
+        if not self._writes:
+            return []
+        files = grouped((self.path_for(case, CODE), (case.id, code)) for case, code in found)
+        written = []
+        for path, of_file in sorted(files.items()):
+            with file.locked(path.parent):
+                before: CodeFile = _stored(path)
+                after = before.adding(of_file, replaces=self.mode == "update")
+                if after != before:
+                    file.replace(path, code_file.rendered(after))
+                    written.append(path)
+        self._code.cache_clear()
+        return written
+
     def shared_spread(self, model_key: str) -> dict[str, SharedSpread]:
         """Returns the spread that a device model's cases share, by `scope/timer`, from all files read."""
         if model_key not in self._spreads:
@@ -184,9 +204,8 @@ class Store:
         }
 
     def _recorded(self, path: Path) -> Set[str]:
-        is_code = path.name.endswith(f".{CODE}.json")
-        held: HasCases = self.load_code(path) if is_code else self._cached(path)
-        return held.cases.keys()
+        ids: Set[str] = (load(path) if _is_code(path) else self._cached(path)).cases.keys()
+        return ids
 
     def to_prune(self, known: KnownCases, model_key: str, measured: Iterable[Result] = ()) -> ToPrune:
         """Returns recorded cases that no longer exist, as far as the run tells; FileError as `baseline`.
@@ -303,24 +322,27 @@ def _stamp(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _stored(path: Path) -> Baseline:
+def _is_code(path: Path) -> bool:
+    return path.name.endswith(f".{CODE}.json")
+
+
+def load(path: Path) -> Any:
+    """Reads a file of either kind, a `Baseline` or a `CodeFile`; raises FileError."""
+    return code_file.load(path) if _is_code(path) else codec.load(path)
+
+
+def _stored(path: Path) -> Any:
+    """Reads a file, an empty one if there is none; one that was copied from elsewhere is an error."""
     name, model_key, _ = path.name.rsplit(".", 2)
-    return held_by(path, codec.load, Baseline(name, model_key), ("problem", "device_model"))
-
-
-def held_by(path: Path, load: Callable[[Path], Held], empty: Held, named: Iterable[str]) -> Held:
-    """Returns the file's content, `empty` if there is no file; a file copied from elsewhere is an error.
-
-    `named` are the fields that the file's name tells; `empty` has them.
-    """
+    empty = CodeFile(name) if model_key == CODE else Baseline(name, model_key)
     try:
         held = load(path)
     except FileError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return empty
         raise
-    for where in named:
-        name, found = getattr(empty, where), getattr(held, where)
+    for where in ("problem", "device_model"):
+        name, found = getattr(empty, where, ""), getattr(held, where, "")
         if name != found:
             problem = f"the file is named for {name!r} but holds {found!r}"
             raise FileError(path, problem, "Give the file its own name back, or delete it", where=where)
@@ -353,28 +375,11 @@ def unfit(result: Result) -> str | None:
     return None
 
 
-class HasCases(Protocol):
-    """Describes the content of a file that holds something for each case, by its id."""
+def rewrite(path: Path, change: Callable[[Any], Any]) -> Any:
+    """Applies `change` to a file of either kind, which goes if no case is left; returns what it holds.
 
-    @property
-    def cases(self) -> Mapping[str, object]: ...
-
-    def renaming(self, names: Mapping[str, str]) -> Self:
-        """Returns it with other ids of cases, by id → new id."""
-
-    def without(self, case_ids: Iterable[str]) -> Self: ...
-
-
-Content = TypeVar("Content", bound=HasCases)
-
-
-def rewrite(
-    path: Path,
-    change: Callable[[Content], Content],
-    load: Callable[[Path], Content],
-    render: Callable[[Content], bytes],
-) -> Content:
-    """Applies `change` to a file, which goes if no case is left; a FileError leaves it as it was."""
+    A FileError leaves it as it was.
+    """
     load(path)  # before the lock, which would make a folder
     with file.locked(path.parent):
         before = load(path)
@@ -382,7 +387,7 @@ def rewrite(
         if changed == before:
             pass
         elif changed.cases:
-            file.replace(path, render(changed))
+            file.replace(path, (code_file.rendered if _is_code(path) else codec.render)(changed))
         else:
             file.remove(path)
     return changed

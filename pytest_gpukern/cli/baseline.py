@@ -11,20 +11,19 @@ import fnmatch
 import operator
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from msgspec import structs
 
-from pytest_gpukern.baseline.codec import load, load_sides, render
+from pytest_gpukern.baseline.codec import load_sides
 from pytest_gpukern.baseline.merge import WriteReport, unselected
 from pytest_gpukern.baseline.record import Epoch, Record
-from pytest_gpukern.baseline.store import CODE, Store, begins_with, rewrite, unfit, unite
+from pytest_gpukern.baseline.store import CODE, Store, begins_with, load, rewrite, unfit, unite
 from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.report import report_files
-from pytest_gpukern.code import record as code
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.report import units
 from pytest_gpukern.report.run_file import read_run
@@ -67,22 +66,16 @@ def _declare_prune(parser: argparse.ArgumentParser) -> None:
 
 def _prune(known: argparse.Namespace) -> int:
     exits.refuse_in_ci(known)
-    load_file, render_file = _of_kind(known.file)
 
     def change(held: Any) -> Any:
         return held.without(matching(held.cases, known.case))
 
-    before = load_file(known.file)
-    after = change(before) if known.dry_run else rewrite(known.file, change, load_file, render_file)
+    before = load(known.file)
+    after = change(before) if known.dry_run else rewrite(known.file, change)
     gone = {name: _held(before.cases[name]) for name in sorted(before.cases.keys() - after.cases.keys())}
     verb = "would remove" if known.dry_run else "removed"
     exits.show(f"{verb} {name}: {what}" for name, what in gone.items())
     return exits.FINE
-
-
-def _of_kind(path: Path) -> tuple[Callable[[Path], Any], Callable[[Any], bytes]]:
-    """Returns what reads and what renders a file."""
-    return (code.load, code.rendered) if path.name.endswith(f".{CODE}.json") else (load, render)
 
 
 def _held(record: object) -> str:
@@ -125,7 +118,7 @@ def _rename(known: argparse.Namespace) -> int:
         )
         raise exits.RefusedError(problem)
     files = dict.fromkeys(file for path in paths for file in report_files(path, code=True))
-    held = {file: _of_kind(file)[0](file).cases for file in files}
+    held = {file: load(file).cases for file in files}
     ids = sorted({name for cases in held.values() for name in cases})
     meant = [name for name in ids if begins_with(name, old)]
     if not meant:
@@ -139,7 +132,7 @@ def _rename(known: argparse.Namespace) -> int:
                 f"{file}: {taken[0]!r} is on record already. Keep one of both: {command}"
             )
     for file, names in () if known.dry_run else moves.items():
-        rewrite(file, operator.methodcaller("renaming", names), *_of_kind(file))
+        rewrite(file, operator.methodcaller("renaming", names))
     verb = "would rename" if known.dry_run else "renamed"
     for file, names in moves.items():
         exits.show(f"{verb} {name} to {names[name]}: {_held(held[file][name])} ({file})" for name in names)

@@ -13,7 +13,8 @@ from contextlib import suppress
 import pytest
 from msgspec import structs
 
-from pytest_gpukern.code.record import Code, CodeRecords, growth, judged, load
+from pytest_gpukern.baseline.code_file import Code
+from pytest_gpukern.code.record import growth, judged
 from pytest_gpukern.gpu.theory import MULTIPROCESSORS
 from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.processes.messages import ChildRequest
@@ -51,8 +52,7 @@ class CodeGate:
             if name not in (*ARCHITECTURES, RECORDED_CODE):
                 known = ", ".join(ARCHITECTURES)
                 raise pytest.UsageError(f"{self._option}: {name!r} is none of {known}; or {RECORDED_CODE}")
-        store = stash.environment_of(config).store
-        self._records, store.load_code = CodeRecords(store), load
+        self._store = stash.environment_of(config).store
         self._revisions = None
         if settings.against is not None:
             with stash.refusing(AgainstError, option=f"--gpukern-against={settings.against}"):
@@ -107,10 +107,8 @@ class CodeGate:
             self._controller.problems.append(f"--gpukern-fail-on={','.join(named)}: no kernel was compiled")
         for (was, is_), count in changed.items():
             self._controller.heading.append(f"  {was} → {is_}: code of {counted(count, 'kernel')} changed")
-        if self._settings.baseline in ("create", "append", "update"):
-            replaces = self._settings.baseline == "update"
-            written = self._records.write([(result.case, result.code) for result in right], replaces=replaces)
-            self._controller.closing = [f"wrote {os.path.relpath(path)}" for path in written]
+        written = self._store.write_code((result.case, result.code) for result in right)
+        self._controller.closing = [f"wrote {os.path.relpath(path)}" for path in written]
 
     def _before(self, found: ChildRun, children: ChildSessions, groups: _Groups) -> dict[str, Code]:
         """Returns test → its code at the other revision, or else on record."""
@@ -122,19 +120,19 @@ class CodeGate:
         self._controller.compared_with = CODE_ON_RECORD
         endings = found.endings if self._settings.baseline != "off" else {}
         cases = {nodeid: of.case for nodeid, (_, _, of) in endings.items() if of is not None}
-        return {nodeid: self._records.file_of(case).of(case.id) for nodeid, case in cases.items()}
+        return {nodeid: self._store.code(case) for nodeid, case in cases.items()}
 
     def _architectures(self, items: Sequence[pytest.Item]) -> Sequence[str]:
         if self._settings.code != (RECORDED_CODE,):
             return self._settings.code
         cases = [case for item in items if (case := measured_case(self._config, item)) is not None]
-        recorded = self._records.architectures(cases)
+        recorded = {name for case in cases for name in self._store.code(case)}
         if not recorded:
             raise pytest.UsageError(
                 f"{self._option}: no machine code of the selected tests is on record; name architectures and "
                 "record it: --gpukern-code=sm_90 --gpukern-baseline=create"
             )
-        return recorded
+        return sorted(recorded, key=lambda name: (len(name), name))  # the oldest first
 
 
 def _concluded(result: Result, before: Code) -> Result:

@@ -13,11 +13,11 @@ from made_up_runs import whole_run
 from msgspec import structs
 from repositories import Repository
 
+from pytest_gpukern.baseline.code_file import CodeFile, RecordedCode, rendered
+from pytest_gpukern.baseline.code_file import load as load_code
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.store import Store
 from pytest_gpukern.cli import main as cli
-from pytest_gpukern.code.record import CodeFile, RecordedCode, rendered
-from pytest_gpukern.code.record import load as load_code
 from pytest_gpukern.report.run_file import read_run, run_text
 from pytest_gpukern.values.result import CompiledCode
 

@@ -16,12 +16,13 @@ from made_up_runs import gpu_run, write_run_file
 from msgspec import structs
 from mutations import damaged
 
+from pytest_gpukern.baseline import code_file
 from pytest_gpukern.baseline.codec import load, parse
 from pytest_gpukern.baseline.codec import render as render_baseline
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.cli.exits import FINE, UNREADABLE
 from pytest_gpukern.cli.init import init
-from pytest_gpukern.code import record as code_record
+from pytest_gpukern.code.record import growth, judged
 from pytest_gpukern.findings.common_shift import Compared, shift_among
 from pytest_gpukern.findings.findings import explained
 from pytest_gpukern.gate.judge import Basis, confirm, judge
@@ -118,12 +119,12 @@ def use_run(run, path):
 
 def use_code(file, path):
     """All that becomes of machine code on record."""
-    path.write_bytes(code_record.rendered(file))
-    assert code_record.load(path) == file
+    path.write_bytes(code_file.rendered(file))
+    assert code_file.load(path) == file
     all_code = [code for case_id in file.cases for code in file.of(case_id).values()]
     for before, now in itertools.pairwise(all_code):
-        code_record.judged(RESULT.case, "sm_90", now, before)
-        list(code_record.growth("sm_90", now, before))
+        judged(RESULT.case, "sm_90", now, before)
+        list(growth("sm_90", now, before))
     return bool(file.cases)
 
 
@@ -154,7 +155,7 @@ ON_RUN = (
 READERS = {
     "baseline": ("a.b.json", lambda _: COMMITTED, load, use_baseline, ON_BASELINE),
     "run": ("run.json", lambda folder: [run_file(folder)], read_run, use_run, ON_RUN),
-    "code": ("a.code.json", lambda _: CODE, code_record.load, use_code, ON_BASELINE[-1:]),
+    "code": ("a.code.json", lambda _: CODE, code_file.load, use_code, ON_BASELINE[-1:]),
     "fleet": (
         "h-0.json",
         lambda folder: [run_file(folder)],
@@ -303,7 +304,7 @@ def good(tmp_path_factory):
     case = structs.replace(RESULT.case, baseline_dir=str(folder))
     made_up_records.record("create", structs.replace(RESULT, case=case))
     (path,) = folder.iterdir()
-    return {load: path.read_bytes(), read_run: run_file(folder), code_record.load: CODE[0]}
+    return {load: path.read_bytes(), read_run: run_file(folder), code_file.load: CODE[0]}
 
 
 def with_damage(content, damage):
@@ -332,7 +333,7 @@ def with_damage(content, damage):
         for kind, read, rows in (
             ("baseline", load, OF_ANY_FILE | OF_A_BASELINE),
             ("run", read_run, OF_ANY_FILE | OF_A_RUN),
-            ("code", code_record.load, OF_ANY_FILE | OF_CODE),
+            ("code", code_file.load, OF_ANY_FILE | OF_CODE),
         )
         for name, row in rows.items()
     ],
@@ -361,7 +362,7 @@ STRANGE = {
 def test_what_is_no_file_of_ours_neither_hangs_nor_fills_the_memory(tmp_path, make, words, capsys):
     path = tmp_path / "h-0.json"
     make(path)
-    for read in (load, read_run, code_record.load):
+    for read in (load, read_run, code_file.load):
         with pytest.raises(FileError, match=words) as caught:
             read(path)
         fails_clearly(caught.value, path)

@@ -29,7 +29,7 @@ from made_up_records import (
 )
 from msgspec import structs
 
-from pytest_gpukern.baseline.codec import load, render
+from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.merge import Refusal, WriteReport
 from pytest_gpukern.baseline.store import KnownCases, Store, patterns_of, rewrite
 from pytest_gpukern.cli.baseline import matching
@@ -384,7 +384,7 @@ def test_they_are_named_by_file_and_removing_them_removes_what_only_they_referre
     gone = "vector_exp-cupy-n=1000"
     found = store_of("compare").to_prune(known(tmp_path, CASE), H200)
     assert found == (path_in(tmp_path), (gone,), (gone,), ())
-    rewrite(found.file, lambda baseline: baseline.without(found.patterns), load, render)
+    rewrite(found.file, lambda baseline: baseline.without(found.patterns))
     content = raw(tmp_path)
     assert [each["case"] for each in content["records"]] == [CASE]
     assert list(content["processes"]) == ["00000001"]

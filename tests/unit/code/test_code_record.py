@@ -9,7 +9,7 @@ from made_up_records import case_of, store_of
 from msgspec import structs
 
 from pytest_gpukern.cli import main as cli
-from pytest_gpukern.code.record import CodeRecords, growth, judged
+from pytest_gpukern.code.record import growth, judged
 from pytest_gpukern.values.result import CompiledCode, Finding, KernelFacts, Verdict
 from pytest_gpukern.values.untrusted_json import FileError
 from pytest_gpukern.values.verdict_table import VerdictKind
@@ -39,11 +39,11 @@ def grown(now, before):
 
 
 def write(folder, n=8, *, replaces=False, **of_architectures):
-    return CodeRecords(store_of("update")).write([(case(folder, n), of_architectures)], replaces=replaces)
+    return store_of("update" if replaces else "create").write_code([(case(folder, n), of_architectures)])
 
 
 def read(folder, n=8):
-    return CodeRecords(store_of("compare")).file_of(case(folder, n)).of(case(folder, n).id)
+    return store_of("compare").code(case(folder, n))
 
 
 def registers(folder, n=8):
