@@ -12,12 +12,11 @@ import re
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_gpukern.backends import skcuda_imports
 from pytest_gpukern.baseline.store import Store
 from pytest_gpukern.gpu.fingerprint import take_provenance
-from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
 from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.run.device_session import DeviceSession
 from pytest_gpukern.values.backend_table import BACKENDS, missing_library
@@ -166,9 +165,3 @@ def available_host_bytes() -> float:
         if available is not None:
             return 1024.0 * int(available[1])
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2
-
-
-def cannot_import(error: BaseException) -> str | None:
-    """Says why an error while importing kernels means that there is no GPU; returns None if it does not."""
-    reason: Any = missing_gpu_in_error(error)
-    return f"no GPU: {reason}" if reason else None

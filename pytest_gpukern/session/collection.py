@@ -57,14 +57,14 @@ def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) 
             it names something that does not exist.
     """
     from pytest_gpukern.check.diagnosis import Fault
+    from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
     from pytest_gpukern.problems.call_by_name import ProblemError
     from pytest_gpukern.problems.cases import cases_of
     from pytest_gpukern.problems.discovery import load_variants
-    from pytest_gpukern.run.environment import cannot_import
 
     try:
         environment = environment_of(metafunc.config)
-        load_variants(problem, environment.unusable, installed, cannot_import)
+        load_variants(problem, environment.unusable, installed, missing_gpu_in_error)
         _refuse_unknown_names(problem, wrong)
     except ProblemError as error:
         raise pytest.Collector.CollectError(error.located) from error
@@ -128,10 +128,7 @@ def explain_failure(collector: pytest.Collector, report: pytest.CollectReport) -
         if missing_gpu_in_error(error) is not None:
             report.sections.append(("gpukern", try_the_simulator(config)))
         return
-    from pytest_gpukern.run.environment import cannot_import
-
-    simulates = simulator_of(config).active
-    reason = simulator_lacks(error) if simulates else cannot_import(error)
+    reason = simulator_lacks(error) if simulator_of(config).active else missing_gpu_in_error(error)
     if reason is not None:
         report.outcome = "skipped"
         report.longrepr = (str(collector.path), 1, f"Skipped: {reason}")

@@ -79,7 +79,7 @@ def missing_gpu_in_error(exc: BaseException) -> str | None:
     cause = exc.__cause__ if wraps else None
     if reason is None and cause is not None and cause is not exc:  # as after `raise error from error`
         return missing_gpu_in_error(cause)
-    return reason
+    return reason and f"no GPU: {reason}"
 
 
 def _reason(error: BaseException) -> str | None:
