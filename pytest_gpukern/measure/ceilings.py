@@ -18,7 +18,7 @@ from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers.timer import TimerUnavailable, open_timer
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.fingerprint import Fingerprint
-from pytest_gpukern.values.result import HostCopy, JsonDict, Measurement
+from pytest_gpukern.values.result import HostCopy, Measurement
 from pytest_gpukern.values.stored import Stored
 from pytest_gpukern.values.timer_table import auto_timers
 from pytest_gpukern.values.untrusted_json import FileError, content_of, printable, read
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 
 _METHOD = 3
 """Part of the key. Raise it if kernels, methods or fields change, so that everybody measures again."""
+_DEPENDS_ON = (
+    *("device_name", "device_uuid", "mig_profile", "driver_version", "cuda_driver_version", "power_limit_w"),
+    *("max_sm_clock_mhz", "max_memory_clock_mhz"),
+    "cpu_model",  # copies to and from the host
+)
+"""Fields of a fingerprint; if one changes, we measure again."""
 
 _RATES = {
     "float16": "float16_flop_per_s",
@@ -128,8 +134,9 @@ def load_or_measure(
     """
     if fingerprint.device_uuid is None or fingerprint.is_simulated:
         return Ceilings()
-    known = msgspec.json.format(msgspec.json.encode(cache_key(fingerprint), order="sorted"), indent=0)
-    digest = hashlib.sha256(known).hexdigest()[:12]
+    known = {"method": _METHOD, **{name: getattr(fingerprint, name) for name in _DEPENDS_ON}}
+    encoded = msgspec.json.format(msgspec.json.encode(known, order="sorted"), indent=0)
+    digest = hashlib.sha256(encoded).hexdigest()[:12]
     folder = default_cache_dir()
     path = folder and folder / f"ceilings-{fingerprint.device_model_key}-{digest}.json"
     stored = _read(path, warn) if path else None
@@ -141,22 +148,6 @@ def load_or_measure(
     if not complaints:
         _write(path, ceilings, warn)
     return ceilings
-
-
-def cache_key(fingerprint: Fingerprint) -> JsonDict:
-    """Returns what the ceilings depend on, as plain JSON; if it changes, we measure again."""
-    return {
-        "method": _METHOD,
-        "device_name": fingerprint.device_name,
-        "device_uuid": fingerprint.device_uuid,
-        "mig_profile": fingerprint.mig_profile,
-        "driver_version": fingerprint.driver_version,
-        "cuda_driver_version": fingerprint.cuda_driver_version,
-        "power_limit_w": fingerprint.power_limit_w,
-        "max_sm_clock_mhz": fingerprint.max_sm_clock_mhz,
-        "max_memory_clock_mhz": fingerprint.max_memory_clock_mhz,
-        "cpu_model": fingerprint.cpu_model,  # copies to and from the host
-    }
 
 
 def default_cache_dir() -> Path | None:
