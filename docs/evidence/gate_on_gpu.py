@@ -165,7 +165,7 @@ def _reading(case: GateCase, kernels: GateKernels, timer: str, environment: Envi
             cache=case.cache,
             call_ns=call_ns,
             rule=rule_for(call_ns),
-            observing=environment.gpu.observers.observe(ObservedCall("kernel", on_gpu=True), opened),
+            observing=environment.gpu.observers.observe(ObservedCall(on_gpu=True), opened),
         ).measure()
     summary = measured.summary
     return {

@@ -162,11 +162,9 @@ class ObservedCall:
     """A call that is measured in one scope, by one timer or several.
 
     Attributes:
-        scope: one of `problems.variants.SCOPES`.
         floor: the least time that the declared work can take, if known.
     """
 
-    scope: str
     on_gpu: bool
     floor: Floor | None = None
 

@@ -473,7 +473,7 @@ class TimedScope:
             floor = peaks.floor(
                 cache=self.cache, traffic_bytes=self.work_bytes, flops=self.work_flops, dtypes=self.dtypes
             )
-        return ObservedCall(self.scope, self.on_gpu, floor)
+        return ObservedCall(self.on_gpu, floor)
 
     def measured(self) -> Measurement:
         """Measures it on the host or on the device.

@@ -32,7 +32,7 @@ def observers(nvml, monkeypatch):
 
 def seen_in_a_test(observers, *, on_gpu=True):
     observers.begin_test()
-    observers.observe(ObservedCall("kernel", on_gpu), None)
+    observers.observe(ObservedCall(on_gpu), None)
     return observers.end_test(passed=True, let_go=lambda: None).values
 
 

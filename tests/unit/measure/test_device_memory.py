@@ -57,7 +57,7 @@ def test_a_test_that_gives_all_back_has_figures_and_nothing_to_say(library):
     watch = observer()
     watch.begin_test()
     library.alive[1] = 64 * MIB
-    batches = watch.observe(ObservedCall("kernel", on_gpu=True), None)
+    batches = watch.observe(ObservedCall(on_gpu=True), None)
     batches.after(None, last=True)
     del library.alive[1]
     assert finished(watch) == ((100 * MIB, 164 * MIB, 100 * MIB, 0), None)
@@ -116,7 +116,7 @@ def test_what_a_failure_refers_to_is_no_leak_of_this_test_or_the_next(library):
 def test_nothing_is_told_where_nothing_is_measured_on_a_gpu(library):
     watch = observer(measures=False)
     watch.begin_test()
-    assert watch.observe(ObservedCall("kernel", on_gpu=True), None) is None
+    assert watch.observe(ObservedCall(on_gpu=True), None) is None
     assert watch.end_test(passed=True, let_go=lambda: None) is None
 
 
@@ -129,7 +129,7 @@ def test_a_test_in_its_own_context_is_not_followed_if_a_library_refuses(library,
 
     watch = observer()
     watch.begin_test()
-    batches = watch.observe(ObservedCall("kernel", on_gpu=True), None)
+    batches = watch.observe(ObservedCall(on_gpu=True), None)
     monkeypatch.setattr(library, refused, refuse)
     batches.after(None, last=True)
     if refused != "reset_peak":

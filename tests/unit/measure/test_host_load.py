@@ -95,7 +95,7 @@ def others(monkeypatch):
 
 
 def observing(observers, timer="host"):
-    return observers.observe(ObservedCall("end_to_end", on_gpu=False), FakeTimer(timer))
+    return observers.observe(ObservedCall(on_gpu=False), FakeTimer(timer))
 
 
 def timed(observers, timer="host"):

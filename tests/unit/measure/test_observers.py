@@ -83,5 +83,5 @@ def test_the_first_row_is_nearest_to_what_is_timed(monkeypatch):
 
     monkeypatch.setattr(observers, "resolve_name", class_of)
     watching = Observers(None, {name: ObserverRow(name) for name in ("near", "far")})
-    found = watching.observe(ObservedCall("kernel", on_gpu=True), None)
+    found = watching.observe(ObservedCall(on_gpu=True), None)
     assert (order, [*found.items()]) == (["far", "near"], [("near", "near"), ("far", "far")])

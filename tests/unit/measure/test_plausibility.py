@@ -171,7 +171,7 @@ BATCH = Batch([1000.0] * 10)
 
 def plausible(timer="host", *, floor=None, resolution_ns=1.0):
     timer = SimpleNamespace(name=timer, resolution_ns=resolution_ns)
-    return PlausibilityObservation(ObservedCall("kernel", on_gpu=True, floor=floor), timer)
+    return PlausibilityObservation(ObservedCall(on_gpu=True, floor=floor), timer)
 
 
 def finished(watch, median_ns=1000.0):
