@@ -132,7 +132,7 @@ class _Host:
             for uuid in uuids:
                 paths = [] if tests else [_of_gpu(Path(path), self.short(uuid)) for path in asked.reports]
                 given = [_KERNELS_ONLY, *options, *(f"{REPORT}={path}" for path in paths)]
-                run = started(asked.command, given, tests=tests, gpus=[uuid], environ=turns)
+                run = started(given, tests=tests, gpus=[uuid], environ=turns)
                 runs[uuid] = stack.enter_context(run)
             yield runs
 

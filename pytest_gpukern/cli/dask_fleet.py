@@ -25,7 +25,6 @@ from typing import Any
 from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.suites import (
     REPORT,
-    Command,
     NoRunError,
     UsageError,
     ValidateOptions,
@@ -74,9 +73,7 @@ def look() -> tuple[str, str, str, list[tuple[str, str]], list[str]]:
     return __version__, socket.gethostname(), worker.nanny or worker.address, gpus, left_out
 
 
-def measure(
-    command: Command, options: Sequence[str], signs: str, tests: Sequence[str], gpus: Sequence[str]
-) -> bytes:
+def measure(options: Sequence[str], signs: str, tests: Sequence[str], gpus: Sequence[str]) -> bytes:
     """Runs the suites, or some of their tests, in a process that ends with the worker; returns its file.
 
     The process sees these GPUs, or all that the worker sees if none is named. `signs` is the topic for signs
@@ -86,7 +83,7 @@ def measure(
 
     worker = get_worker()
     key = worker.get_current_task()
-    with started(command, options, tests=tests, gpus=gpus) as run:
+    with started(options, tests=tests, gpus=gpus) as run:
         for silent_s in run.looks(_SIGN_EVERY_S):
             worker.log_event(signs, key)
             task = worker.state.tasks.get(key)
@@ -258,7 +255,7 @@ class _Validation:
         """Takes a card's sessions from a worker, and keeps its file."""
         to_do, began_s = self._cards[card], time.monotonic()
         gpus = () if to_do.owner else (card.uuid,)
-        what = (self._asked.command, self._asked.options, self._cluster.signs, to_do.tests or (), gpus)
+        what = (self._asked.options, self._cluster.signs, to_do.tests or (), gpus)
         try:
             content = await self._cluster.call(worker, measure, *what)
             for folder in self._asked.folders:

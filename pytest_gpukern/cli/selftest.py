@@ -7,7 +7,7 @@ import os
 import subprocess
 
 from pytest_gpukern.cli.exits import RefusedError
-from pytest_gpukern.cli.validate import command
+from pytest_gpukern.cli.suites import command
 from pytest_gpukern.gpu.errors import DeviceError
 from pytest_gpukern.gpu.selection import missing_gpu_reason
 

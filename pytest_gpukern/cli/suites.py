@@ -10,8 +10,9 @@ import importlib.metadata
 import os
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -21,6 +22,7 @@ from pytest_gpukern.gpu.errors import DeviceError
 from pytest_gpukern.gpu.model import Device
 from pytest_gpukern.gpu.nvml import Nvml
 from pytest_gpukern.gpu.selection import visible_devices
+from pytest_gpukern.package import FOLDER, SUITES
 from pytest_gpukern.processes.process import end_group, end_in_words, last_lines, started_with_us
 from pytest_gpukern.processes.sessions import environment, seeing
 from pytest_gpukern.session.arguments import KnownOption, tokenized
@@ -32,8 +34,6 @@ REPORT = "--gpukern-report"
 _READ = ("device", "baseline", "baseline-dir", "backend", "simulator")
 _TO_END_S = 20.0
 """Time for a run of pytest to end after Ctrl-C."""
-Command = Callable[[Sequence[str], Sequence[str]], list[str]]
-"""Returns the command that runs the suites with options, or only those of their tests."""
 
 
 # --- what was asked -------------------------------------------------------------------------------
@@ -57,14 +57,13 @@ class ValidateOptions:
         folders: get a run's file of each card and session; they exist or end in `/`.
     """
 
-    command: Command
     options: list[str]
     values: dict[str, str]
     reports: list[str]
     folders: list[Path]
 
     @classmethod
-    def of(cls, command: Command, options: Sequence[str]) -> ValidateOptions:
+    def of(cls, options: Sequence[str]) -> ValidateOptions:
         """Reads options as pytest does; raises UsageError if one lacks its value."""
         try:
             read, _ = tokenized(options, [KnownOption((f"--gpukern-{name}",), None) for name in _READ])
@@ -75,16 +74,11 @@ class ValidateOptions:
         paths = dict.fromkeys(token.values[0] for token in written)
         folders = [path for path in paths if path.endswith("/") or (path and Path(path).is_dir())]
         reports = [path for path in paths if path not in folders]
-        return cls(command, others, values, reports, [*map(Path, folders)])
+        return cls(others, values, reports, [*map(Path, folders)])
 
     @property
     def baseline(self) -> str:
         return self.values.get("baseline", "compare")
-
-    @property
-    def with_reports(self) -> list[str]:
-        """Returns the options for a pytest that writes the reports."""
-        return [*self.options, *(f"{REPORT}={path}" for path in self.reports)]
 
     def refuse_unless(self, baselines: Collection[str], recording: str) -> None:
         """Raises UsageError for what several GPUs cannot do.
@@ -157,15 +151,28 @@ class Run:
         raise NoRunError(f"{ended}{', and wrote no file' * (status in RAN)}{said}", status or BAD)
 
 
-def plugin_options() -> list[str]:
-    """Returns the options of pytest that load this plugin where it is not installed, as in a checkout."""
+def command(options: Sequence[str], tests: Sequence[str] = ()) -> list[str]:
+    """Returns the command that runs the packaged suites, or only those of their tests, with these options."""
+    folder = suites_folder()
+    chosen = [f"{folder.parent}/{test}" for test in tests] or [str(folder)]
+    ours = [*chosen, f"--rootdir={folder.parent}", "--gpu-benchmark", "-p", "no:cacheprovider"]
+    # Numba's own, of a vectorize on the host; a checkout's configuration is quiet about it.
+    ours += ["-W", "ignore:The keyword argument 'nopython=False':DeprecationWarning"]
     installed = importlib.metadata.entry_points(group="pytest11", name="gpukern")
-    return [] if installed else ["-p", "pytest_gpukern.plugin"]
+    plugin = [] if installed else ["-p", "pytest_gpukern.plugin"]  # as in a checkout
+    return [sys.executable, "-m", "pytest", *ours, *plugin, *options]
+
+
+def suites_folder() -> Path:
+    """Returns the folder of the suites: inside the installed package, or beside it in a checkout."""
+    for folder in SUITES:
+        if (folder / "__init__.py").is_file():
+            return folder
+    raise FileNotFoundError(f"the suites are neither in {FOLDER} nor beside it: install the package anew")
 
 
 @contextlib.contextmanager
 def started(
-    command: Command,
     options: Sequence[str],
     *,
     tests: Sequence[str] = (),

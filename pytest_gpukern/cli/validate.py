@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_gpukern.cli.suites import REPORT, UsageError, ValidateOptions, plugin_options
-from pytest_gpukern.package import FOLDER, SUITES
+from pytest_gpukern.cli.suites import REPORT, UsageError, ValidateOptions, command, suites_folder
+from pytest_gpukern.package import FOLDER
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.backend_table import select_the_host_only
 
@@ -50,7 +50,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def validate(options: Sequence[str] = (), *, all_gpus: bool = False, dask: str | None = None) -> int:
     """Runs the packaged suites in a pytest of their own, or in several; returns the exit status."""
-    typed = ValidateOptions.of(command, options)
+    typed = ValidateOptions.of(options)
     writes = typed.baseline in ("create", "append", "update")
     if writes and "baseline-dir" not in typed.values and suites_folder().parent == FOLDER:
         problem = "the next installation would delete baselines beside the installed suites"
@@ -59,10 +59,11 @@ def validate(options: Sequence[str] = (), *, all_gpus: bool = False, dask: str |
     backends = typed.values.get("backend")
     host_only = select_the_host_only(backends and backends.split(","))
     needs_gpu = typed.values.get("simulator") not in ("auto", "always") and not host_only
-    options = [*options, *_failing(typed, needs_gpu=needs_gpu)]
+    fails_too = ["no-gpu"] * needs_gpu + ["missing"] * (typed.baseline != "off")  # besides what is typed
+    options = [*options, *([f"--gpukern-fail-on={','.join(fails_too)}"] if fails_too else [])]
     if not all_gpus and dask is None:
-        return _on_one_gpu(ValidateOptions.of(command, options))
-    asked = ValidateOptions.of(command, [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *options])
+        return _on_one_gpu(ValidateOptions.of(options))
+    asked = ValidateOptions.of([*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *options])
     # Python would die on the spot; so it ends what was started.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
@@ -77,18 +78,13 @@ def validate(options: Sequence[str] = (), *, all_gpus: bool = False, dask: str |
         return 128 + signal.SIGINT
 
 
-def _failing(typed: ValidateOptions, *, needs_gpu: bool) -> list[str]:
-    """Returns the kinds of `--gpukern-fail-on` that are on here, as an option, which adds to those typed."""
-    usual = ["no-gpu"] * needs_gpu + ["missing"] * (typed.baseline != "off")
-    return [f"--gpukern-fail-on={','.join(usual)}"] if usual else []
-
-
 def _on_one_gpu(asked: ValidateOptions) -> int:
+    options = [*asked.options, *(f"{REPORT}={path}" for path in asked.reports)]
     if not asked.folders:
-        return subprocess.call(command(asked.with_reports))
+        return subprocess.call(command(options))
     with TemporaryFolder("validate") as temporary:
         report = Path(temporary, "run.json")
-        status = subprocess.call(command([*asked.with_reports, f"{REPORT}={report}"]))
+        status = subprocess.call(command([*options, f"{REPORT}={report}"]))
         if report.exists():
             _keep(report, asked.folders)
     return status
@@ -109,21 +105,3 @@ def _keep(report: Path, folders: Sequence[Path]) -> None:
     for folder in folders:
         path = write_run(folder, socket.gethostname(), index, report.read_bytes())
         sys.stdout.write(f"gpukern validate: the run is in {path}\n")
-
-
-def command(options: Sequence[str], tests: Sequence[str] = ()) -> list[str]:
-    """Returns the command that runs the packaged suites, or only those of their tests, with these options."""
-    folder = suites_folder()
-    chosen = [f"{folder.parent}/{test}" for test in tests] or [str(folder)]
-    ours = [*chosen, f"--rootdir={folder.parent}", "--gpu-benchmark", "-p", "no:cacheprovider"]
-    # Numba's own, of a vectorize on the host; a checkout's configuration is quiet about it.
-    ours += ["-W", "ignore:The keyword argument 'nopython=False':DeprecationWarning"]
-    return [sys.executable, "-m", "pytest", *ours, *plugin_options(), *options]
-
-
-def suites_folder() -> Path:
-    """Returns the folder of the suites: inside the installed package, or beside it in a checkout."""
-    for folder in SUITES:
-        if (folder / "__init__.py").is_file():
-            return folder
-    raise FileNotFoundError(f"the suites are neither in {FOLDER} nor beside it: install the package anew")

@@ -39,11 +39,11 @@ def dask_setup(worker):
 
     from fake_nvml import FakeNvml, gpu
 
-    from pytest_gpukern.cli import dask_fleet, validate
+    from pytest_gpukern.cli import dask_fleet, suites
     from pytest_gpukern.gpu.errors import NvmlUnavailable
 
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    real, name = validate.command, str(worker.name)
+    real, name = suites.command, str(worker.name)
 
     def open_nvml():
         uuids = plan()["hosts"].get(name, ())
@@ -60,7 +60,7 @@ def dask_setup(worker):
     dask_fleet._SIGN_EVERY_S = 0.1
     dask_fleet.open_nvml = open_nvml
     dask_fleet.socket.gethostname = lambda: f"host{name}"
-    validate.command = command
+    suites.command = command
 
 
 def measure(arguments):

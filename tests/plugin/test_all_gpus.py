@@ -12,7 +12,7 @@ import pytest
 from fake_nvml import UUIDS, FakeNvml, gpu, split_gpu
 from made_up_runs import write_run_file
 
-from pytest_gpukern.cli import all_gpus, suites, validate
+from pytest_gpukern.cli import all_gpus, suites
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.gpu.errors import NvmlUnavailable
 from pytest_gpukern.gpu.nvml import PcieLink
@@ -42,11 +42,11 @@ SHORT = {card: uuid[:12] for card, uuid in enumerate(UUIDS)}
 @pytest.fixture
 def host(monkeypatch, tmp_path, capfd):
     """Validates a host of three GPUs of one model, or of `records`; returns status, output and complaints."""
-    suites = tmp_path / "suites"
-    suites.mkdir()
-    suites.joinpath("test_it.py").write_text(SUITE)
+    folder = tmp_path / "suites"
+    folder.mkdir()
+    folder.joinpath("test_it.py").write_text(SUITE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(validate, "suites_folder", lambda: suites)
+    monkeypatch.setattr(suites, "suites_folder", lambda: folder)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p fake_gpu")
 
@@ -97,7 +97,7 @@ def test_a_signal_ends_what_was_started(host, monkeypatch, number):
         return waited(process, timeout)
 
     monkeypatch.setattr(suites.subprocess.Popen, "wait", killed)
-    monkeypatch.setattr(validate, "command", lambda *_: [sys.executable, "-c", SLEEP])
+    monkeypatch.setattr(suites, "command", lambda *_: [sys.executable, "-c", SLEEP])
     if number == signal.SIGINT:
         assert host()[0] == 128 + number
     else:

@@ -11,7 +11,6 @@ import pytest
 
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.cli import selftest as command
-from pytest_gpukern.cli import validate
 from pytest_gpukern.timers.timer import Batch
 from suites import selftest
 
@@ -133,7 +132,7 @@ def run(monkeypatch, tmp_path, capfd):
     """Runs the command with a self-test of one line, as if there were a GPU; returns status and output."""
     suites = tmp_path / "suites"
     suites.mkdir()
-    monkeypatch.setattr(validate, "suites_folder", lambda: suites)
+    monkeypatch.setattr("pytest_gpukern.cli.suites.suites_folder", lambda: suites)
     monkeypatch.setattr(command, "missing_gpu_reason", lambda environ: None)
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p fake_gpu")
 
