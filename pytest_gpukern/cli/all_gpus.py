@@ -33,7 +33,7 @@ from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.model import Device, short_uuid
 from pytest_gpukern.gpu.nvml import Nvml, open_nvml
 from pytest_gpukern.report import units
-from pytest_gpukern.report.fleet import Told, rows, terminal
+from pytest_gpukern.report.fleet import FleetReport, terminal
 from pytest_gpukern.report.fleet_files import figures_of, write_run
 from pytest_gpukern.report.layout import wrapped
 from pytest_gpukern.report.run_file import read_run
@@ -184,9 +184,9 @@ class _Validation:
             self._confirm(suspects, kernels)
             confirming = self.figures[len(raising) :]
             found = fleet.judged(raising, confirming, expected=())
-        told = Told(found, rows(found))
-        lines = ["", *terminal(told, exits.width()), *_not_validated(self.host)]
-        exits.show([*lines, f"gpukern {_COMMAND}: {told.verdict[0]}"])
+        report = FleetReport(found)
+        lines = ["", *terminal(report, exits.width()), *_not_validated(self.host)]
+        exits.show([*lines, f"gpukern {_COMMAND}: {report.verdict[0]}"])
         return max(*self.statuses, int(found.confirmed))
 
     def _confirm(self, suspects: Mapping[Card, fleet.Recheck], kernels: Mapping[str, str]) -> None:

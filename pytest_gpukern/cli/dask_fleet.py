@@ -38,7 +38,7 @@ from pytest_gpukern.gpu.nvml import open_nvml
 from pytest_gpukern.package import __version__
 from pytest_gpukern.processes.sessions import TIMEOUT_S
 from pytest_gpukern.report import units
-from pytest_gpukern.report.fleet import FORMS, Told, rows, terminal
+from pytest_gpukern.report.fleet import FORMS, FleetReport, terminal
 from pytest_gpukern.report.fleet_files import figures_of, write_run
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.atomic_file import TemporaryFolder, write_named
@@ -353,10 +353,10 @@ def validate_on_dask(scheduler: str, asked: ValidateOptions, *, needs_gpu: bool)
     if not done.raising:
         raise exits.RefusedError(f"the scheduler at {scheduler} has no workers")
     found = fleet.judged(done.raising, done.confirming, expected=())
-    told = Told(found, rows(found))
+    report = FleetReport(found)
     for path in map(Path, asked.reports):
-        write_named(path, FORMS[path.suffix](told), REPORT)
-    exits.show(terminal(told, exits.width()))
+        write_named(path, FORMS[path.suffix](report), REPORT)
+    exits.show(terminal(report, exits.width()))
     return exits.BAD if found.bad else exits.FINE
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_gpukern.cli import exits
 from pytest_gpukern.findings.fleet import changed, judged, split_sessions
 from pytest_gpukern.report import units
-from pytest_gpukern.report.fleet import FORMS, Told, rows, terminal
+from pytest_gpukern.report.fleet import FORMS, FleetReport, terminal
 from pytest_gpukern.report.fleet_files import NO_RUNS, host_and_index, read_figures, run_files
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.untrusted_json import FileError, content_of, printable
@@ -68,17 +68,17 @@ def _run(known: argparse.Namespace) -> int:
         if change is None:
             no_card = "holds none of the cards measured later; a card is known by its UUID"
             unreadable.append(FileError(known.before, no_card, "Compare run files of the same cards"))
-    told = Told(found, rows(found, unreadable, change), change)
+    report = FleetReport(found, unreadable, change)
     if form is not None:
-        write_named(known.output, form(told), "-o")
+        write_named(known.output, form(report), "-o")
     if known.drain:
         as_listed = {host: name for name, host in listed.items()}
-        if told.drain:
-            exits.show([as_listed.get(host, host) for host in told.drain])
+        if report.drain:
+            exits.show([as_listed.get(host, host) for host in report.drain])
         for error in unreadable:
             exits.complain("fleet", error)
     else:
-        exits.show([*terminal(told, exits.width()), *[f"wrote {known.output}"] * (form is not None)])
+        exits.show([*terminal(report, exits.width()), *[f"wrote {known.output}"] * (form is not None)])
         if unlisted := sorted(reported - {*listed.values()}) if listed else []:
             exits.show([f"not in {known.expect}: {units.named(map(printable, unlisted), _SHOWN)}"])
     if found.bad or (change is not None and change.moved.confirmed):

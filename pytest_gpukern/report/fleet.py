@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import html
+import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC
 from typing import NamedTuple
 
@@ -66,30 +69,9 @@ _SAID = {
 """What a finding is about → words, and a remedy."""
 
 
-def rows(
-    found: FleetFindings, unreadable: Iterable[FileError] = (), change: Change | None = None
-) -> list[Row]:
-    """Returns all findings, what is worst first."""
-    told = [*map(_of_finding, found.findings)]
-    for error in unreadable:
-        text = f"{f'{error.where}: ' if error.where else ''}{error.problem}; the others are judged"
-        told.append(Row(Kind.UNREADABLE, str(error.path), text, (error.remedy,)))
-    judged = [(model, "") for model in found.models]
-    for model, since in judged + [(model, _SINCE) for model in (change.moved.models if change else ())]:
-        for group in model.groups:
-            causes = model.cards[group.cards[0]].causes if group.what == "host" else ()
-            told.append(_of_finding(group, causes, found.confirmed_by, since))
-        for card, finding in model.cards.items():
-            doubtful = finding.verdict in (CardVerdict.SUSPECTED, CardVerdict.ONE_CLASS)
-            if finding.bad or doubtful or any(cause.of_memory for cause in finding.causes):
-                told.append(_of_card(card, finding, found.confirmed_by, since))
-    return sorted(told, key=lambda row: [*Kind].index(row.kind))
-
-
-def _of_finding(finding: Finding, causes: Sequence[Cause] = (), sessions: int = 0, since: str = "") -> Row:
+def _of_finding(finding: Finding, causes: Sequence[Cause] = (), confirmed: str = "", since: str = "") -> Row:
     where, (text, remedy) = str(finding.where), _SAID[finding.what]
     values = {
-        "where": where,
         "quoted": shlex.quote(printable(where)),
         "names": units.named(finding.names),
         "on": units.named(finding.cards),
@@ -98,7 +80,7 @@ def _of_finding(finding: Finding, causes: Sequence[Cause] = (), sessions: int = 
         **{f"{noun}s": units.counted(finding.number, noun) for noun in ("card", "session")},
         **{f"{noun}s": units.counted(len(finding.names), noun) for noun in ("output", "case")},
         "shifts": _changes(finding.shifts, finding.shifts) + since,
-        "confirmed": _confirmed(sessions) if finding.kind is Kind.SLOW else _NOT_YET,
+        "confirmed": confirmed if finding.kind is Kind.SLOW else _NOT_YET,
     }
     texts = (text.format(**values), *(cause.text for cause in causes))
     remedies = _remedies(causes, finding.cards[0]) if causes else ()
@@ -108,9 +90,9 @@ def _of_finding(finding: Finding, causes: Sequence[Cause] = (), sessions: int = 
     return Row(finding.kind, place, "; ".join(texts), remedies, cards)
 
 
-def _of_card(card: Card, finding: CardFinding, sessions: int, since: str = "") -> Row:
+def _of_card(card: Card, finding: CardFinding, confirmed: str, since: str) -> Row:
     """Returns what a card's verdict rests on, what is known of the cause, and what to do."""
-    slower = f"{_changes(finding.shifts, finding.slower)}{since}, {_confirmed(sessions)}"
+    slower = f"{_changes(finding.shifts, finding.slower)}{since}, {confirmed}"
     said = {
         CardVerdict.SLOW: slower,
         CardVerdict.ONE_OF_TWO: f"slower than the other by {slower}. {_ONE_OF_TWO}",
@@ -138,16 +120,33 @@ def _changes(shifts: Mapping[str, float], names: Iterable[str]) -> str:
     return ", ".join(f"{percent(shifts[name])} in {name}" for name in names)
 
 
-def _confirmed(sessions: int) -> str:
-    return f"confirmed by {units.counted(sessions, 'other session')}"
-
-
-class Told(NamedTuple):
-    """Holds what the terminal or a file tells of a fleet."""
+@dataclass(frozen=True)
+class FleetReport:
+    """Holds what the terminal or a file tells of a fleet; `unreadable` says why files are not judged."""
 
     found: FleetFindings
-    rows: Sequence[Row]
+    unreadable: Sequence[FileError] = ()
     change: Change | None = None
+
+    @functools.cached_property
+    def rows(self) -> list[Row]:
+        """All findings, what is worst first."""
+        rows = [*map(_of_finding, self.found.findings)]
+        for error in self.unreadable:
+            text = f"{f'{error.where}: ' if error.where else ''}{error.problem}; the others are judged"
+            rows.append(Row(Kind.UNREADABLE, str(error.path), text, (error.remedy,)))
+        confirmed = f"confirmed by {units.counted(self.found.confirmed_by, 'other session')}"
+        models = [(model, "") for model in self.found.models]
+        models += [(model, _SINCE) for model in (self.change.moved.models if self.change else ())]
+        for model, since in models:
+            for group in model.groups:
+                causes = model.cards[group.cards[0]].causes if group.what == "host" else ()
+                rows.append(_of_finding(group, causes, confirmed, since))
+            for card, finding in model.cards.items():
+                doubtful = finding.verdict in (CardVerdict.SUSPECTED, CardVerdict.ONE_CLASS)
+                if finding.bad or doubtful or any(cause.of_memory for cause in finding.causes):
+                    rows.append(_of_card(card, finding, confirmed, since))
+        return sorted(rows, key=lambda row: [*Kind].index(row.kind))
 
     @property
     def drain(self) -> list[str]:
@@ -198,7 +197,7 @@ class Told(NamedTuple):
                 "driver": card.driver,
                 "findings": " ".join(dict.fromkeys(kinds_of.get(card, ()))),
                 "verdict": finding.verdict.value,
-                **{f"{name} %": _percent(finding.shifts.get(name)) for name in LIMITS},
+                **{f"{name} %": _percent(finding.shifts.get(name, math.nan)) for name in LIMITS},
                 "confirmed": " ".join(finding.slower),
                 "failed tests": self.found.failed.get(card, 0),
                 **_facts(finding.facts),
@@ -209,9 +208,9 @@ class Told(NamedTuple):
         ]
 
 
-def _percent(shift: float | None) -> float | None:
-    ratio = None if shift is None else ratio_of(shift)
-    return round(100 * (ratio - 1), 3) if units.is_number(ratio) else None
+def _percent(shift: float) -> float | None:
+    ratio = ratio_of(shift)
+    return round(100 * (ratio - 1), 3) if math.isfinite(ratio) else None
 
 
 def _context(model: Model) -> str:
@@ -258,15 +257,15 @@ def _of_change(change: Change) -> Iterator[str]:
 # --- the terminal ---------------------------------------------------------------------------------
 
 
-def terminal(told: Told, width: int) -> list[str]:
+def terminal(report: FleetReport, width: int) -> list[str]:
     """Returns at most 30 lines: the verdict, findings of every kind, and what to know about the method."""
-    lines = _wrapped((bounded(text, _LONGEST_TEXT) for text in told.verdict), width)
-    closing = [line for note in told.notes for line in _wrapped([bounded(note, _LONGEST_TEXT)], width)]
+    lines = _wrapped((bounded(text, _LONGEST_TEXT) for text in report.verdict), width)
+    closing = [line for note in report.notes for line in _wrapped([bounded(note, _LONGEST_TEXT)], width)]
     room = _MOST_LINES - len(lines) - len(closing)
-    if len(told.found.cards) <= _MOST_IN_TABLE:
-        for model in told.found.models:
-            lines += [*_tables(model, width, told.found.failed), ""]
-    by_kind = grouped((row.kind, row) for row in told.rows)
+    if len(report.found.cards) <= _MOST_IN_TABLE:
+        for model in report.found.models:
+            lines += [*_tables(model, width, report.found.failed), ""]
+    by_kind = grouped((row.kind, row) for row in report.rows)
     for number, (kind, of_kind) in enumerate(by_kind.items()):
         share, shown = room - 3 * (len(by_kind) - number - 1), list[str]()
         parts = [_lines_of(row, width) for row in of_kind[:_MOST_LINES]]
@@ -294,24 +293,18 @@ def _lines_of(row: Row, width: int) -> list[str]:
 def _tables(model: Model, width: int, failed: Mapping[Card, int]) -> Iterator[str]:
     """Yields a row for each card by its shifts, then one with what is known of it; no column is empty."""
     findings = model.cards.values()
-    shifts = {name: [of.shifts.get(name) for of in findings] for name in LIMITS}
-    changes = {
-        title: [units.change(None if log is None else ratio_of(log)) for log in logs]
-        for title, logs in shifts.items()
-        if any(log is not None for log in logs)
-    }
+    logs = {name: [of.shifts.get(name, math.nan) for of in findings] for name in LIMITS}
+    changes = {name: [units.change(ratio_of(log)) for log in of] for name, of in logs.items()}
     failures = [str(failed.get(card, 0)) for card in model.cards]
     verdicts = [of.verdict.value if len(findings) > 1 else "" for of in findings]
     facts = [_facts(finding.facts) for finding in findings]
     known = {title: [of[title] for of in facts] for title in _FACTS}
     texts = ("card", "verdict", "clocks held down", "PCIe")
-    for columns in (
-        {**changes, "failed tests": failures, "verdict": verdicts},
-        {title: cells for title, cells in known.items() if {*cells} != {_UNKNOWN}},
-    ):
+    for columns in ({**changes, "failed tests": failures, "verdict": verdicts}, known):
         cells = {"card": map(str, model.cards), **columns}
         shown = [Column(title, tuple(of), numeric=title not in texts) for title, of in cells.items()]
-        yield from ("", *table(shown, width, indent="  ")[0])
+        some = [column for column in shown if {*column.cells} - {units.NOTHING, _UNKNOWN}]
+        yield from ("", *table(some, width, indent="  ")[0])
 
 
 _UNKNOWN = "unknown"
@@ -345,16 +338,16 @@ def _facts(of: Facts) -> dict[str, str]:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _html(told: Told) -> str:
+def _html(report: FleetReport) -> str:
     def html_table(titles: Iterable[str], body: Iterable[Iterable[object]]) -> str:
         lines: list[tuple[str, Iterable[object]]] = [("th", titles), *(("td", row) for row in body)]
         cells = ("".join(f"<{tag}>{_escaped(cell)}" for cell in line) for tag, line in lines)
         return f"<table>{''.join(f'<tr>{line}' + chr(10) for line in cells)}</table>"
 
-    first, *others = map(_escaped, (*told.verdict, *told.notes))
+    first, *others = map(_escaped, (*report.verdict, *report.notes))
     parts = [f"{_PAGE}<h1>gpukern fleet: {first}</h1>", *(f"<p>{line}</p>" for line in others)]
-    cards = told.cards()
-    findings = [(row.kind, row.where, row.text, "; ".join(row.remedies)) for row in told.rows]
+    cards = report.cards()
+    findings = [(row.kind, row.where, row.text, "; ".join(row.remedies)) for row in report.rows]
     parts += [html_table(("finding", "where", "what", "to do"), findings)] if findings else []
     parts += [html_table(cards[0], [row.values() for row in cards])] if cards else []
     return "\n".join(parts) + "\n"
@@ -372,8 +365,8 @@ table:first-of-type td+td{overflow-wrap:anywhere}
 td,th{border-bottom:1px solid #ccc;padding:.2em .6em;text-align:left;vertical-align:top}</style>
 """
 
-FORMS: dict[str, Callable[[Told], str]] = {
+FORMS: dict[str, Callable[[FleetReport], str]] = {
     ".html": _html,
-    ".csv": lambda told: written(told.cards()) or "host\n",
+    ".csv": lambda report: written(report.cards()) or "host\n",
 }
 """Suffix → what makes such a file."""

@@ -19,7 +19,7 @@ from pytest_gpukern.cli import validate
 from pytest_gpukern.findings.fleet import judged
 from pytest_gpukern.gpu import nvml
 from pytest_gpukern.gpu.model import SIMULATED_UUID
-from pytest_gpukern.report.fleet import Told, rows, terminal
+from pytest_gpukern.report.fleet import FleetReport, terminal
 from pytest_gpukern.report.fleet_files import figures_of, host_and_index, write_run
 from pytest_gpukern.report.run_file import read_run, run_text
 from pytest_gpukern.values.stored import plain
@@ -254,7 +254,7 @@ def test_thirty_lines_are_enough_for_a_thousand_cards(tmp_path):
     cards = (replace(of.card, uuid=f"GPU-{card}", host=f"node{card}") for card in range(1000))
     figures = [replace(of, card=card) for card in cards]
     found = judged(figures, expected=[f"other{number}" for number in range(500)])
-    lines = terminal(Told(found, rows(found)), 100)
+    lines = terminal(FleetReport(found), 100)
     assert len(lines) <= 30
     assert any("more SILENT: -o fleet.html" in line for line in lines)
 
