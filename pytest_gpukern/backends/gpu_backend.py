@@ -142,8 +142,7 @@ class CudaWorkspace(Workspace):
         """Compares on the device, or on the host if no kernel of ours fits dtype or strides."""
         place = self._place(output)
         if place.strides is None and place.nbytes:
-            form, poison = (place.pointer, place.shape, place.dtype), self._poison or None
-            compared = compare_on_device(self._runtime, *form, expected, tolerance, poison)
+            compared = compare_on_device(self._runtime, place, expected, tolerance, self._poison or None)
             if compared is not None:
                 return compared
         return super().compare(output, expected, tolerance)
@@ -215,16 +214,13 @@ _FLOATS = ("float16", "float32", "float64")
 
 def compare_on_device(
     runtime: CudaRuntime,
-    pointer: int,
-    shape: tuple[int, ...],
-    dtype: Any,
+    place: UsersArray,
     expected: np.ndarray[Any, Any],
     tolerance: Tolerance,
     poison: int | None,
 ) -> comparison.Comparison | None:
     """Compares like `arrays.compare.compare`, but on the device; None for dtypes without a kernel."""
-    dtype = np.dtype(dtype)
-    actual_name, expected_name = dtype.name, expected.dtype.name
+    actual_name, expected_name = place.dtype.name, expected.dtype.name
     is_float = actual_name in _FLOATS
     if actual_name not in _C_TYPES or (
         expected_name not in _FLOATS if is_float else actual_name != expected_name
@@ -246,9 +242,9 @@ def compare_on_device(
         figures.upload(empty)
         runtime.synchronize()  # the timed stream does not wait for copies from pageable memory
         kernel = runtime.kernel(source, "gpukern_compare")
-        count = math.prod(shape)
+        count = math.prod(place.shape)
         arguments = (
-            pointer,
+            place.pointer,
             reference.pointer,
             np.uint64(count),
             np.float64(tolerance.rtol),
@@ -271,12 +267,13 @@ def compare_on_device(
         return element_at(value, int(host_figures[slot + 3])) if value else comparison.Extreme(0.0)
 
     def element_at(value: float, index: int) -> comparison.Extreme:
-        element = np.empty(1, dtype)
-        checked("cuMemcpyDtoH", element.ctypes.data, pointer + index * dtype.itemsize, dtype.itemsize)
+        element = np.empty(1, place.dtype)
+        at = place.pointer + index * element.itemsize
+        checked("cuMemcpyDtoH", element.ctypes.data, at, element.itemsize)
         return comparison.Extreme(value, index, flat[index].item(), element[0].item())
 
     return comparison.Comparison(
-        shape=shape,
+        shape=place.shape,
         mismatches=int(host_figures[0]),
         unwritten=int(host_figures[1]),
         unexpected_nan=int(host_figures[2]),
@@ -284,7 +281,7 @@ def compare_on_device(
         first_mismatch=element_at(1.0, int(host_figures[10])) if host_figures[0] else comparison.Extreme(),
         absolute=extreme(4),
         relative=extreme(5),
-        ulp=extreme(6) if dtype.kind == "f" else comparison.Extreme(),
+        ulp=extreme(6) if is_float else comparison.Extreme(),
     )
 
 

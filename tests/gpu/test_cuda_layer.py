@@ -20,11 +20,12 @@ def upload(array):
 @pytest.fixture
 def compared(runtime, upload):
     """Compares arrays on the device and on the host."""
+    from pytest_gpukern.backends.foreign_array import users_array
     from pytest_gpukern.backends.gpu_backend import compare_on_device
 
     def run(actual, expected, tolerance):
-        place = (upload(actual).pointer, actual.shape, actual.dtype)
-        on_device = compare_on_device(runtime, *place, expected, tolerance, comparison.POISON)
+        place = users_array(upload(actual))
+        on_device = compare_on_device(runtime, place, expected, tolerance, comparison.POISON)
         return on_device, comparison.compare(actual, expected, tolerance)
 
     return run
