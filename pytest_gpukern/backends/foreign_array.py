@@ -14,7 +14,7 @@ import sys
 import types
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +33,8 @@ _PIECE = 1 << 24
 class UsersArray:
     """Describes where an array lies; the device must be idle while its memory is read or written.
 
+    Two are equal if they are the same elements at the same addresses, read alike.
+
     Attributes:
         pointer: address of the first element.
         dtype: dtype of the stored elements; for one that NumPy lacks, an integer of the same size.
@@ -47,8 +49,8 @@ class UsersArray:
     dtype: np.dtype[Any]
     strides: Strides | None
     on_device: bool
-    read_only: bool
-    host: np.ndarray[Any, Any] | None = None
+    read_only: bool = field(compare=False)
+    host: np.ndarray[Any, Any] | None = field(default=None, compare=False)
     read_as: tuple[str, ...] = ()
 
     @classmethod
@@ -94,13 +96,6 @@ class UsersArray:
             return bool(np.shares_memory(one, two, max_work=_TRIES))  # type: ignore[arg-type]
         except np.exceptions.TooHardError:
             return True
-
-    def lies_as(self, other: UsersArray) -> bool:
-        """Returns whether both are the same elements at the same addresses, read alike."""
-        return self.on_device == other.on_device and (
-            (self.pointer, self.shape, self.dtype, self.strides, self.read_as)
-            == (other.pointer, other.shape, other.dtype, other.strides, other.read_as)
-        )
 
     def fetch(self, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Returns a copy of its contents on the host, in C order."""

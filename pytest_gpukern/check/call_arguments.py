@@ -139,11 +139,11 @@ def declared_arguments(
     Raises:
         DeclarationError: the call has no such argument, or one is named twice.
     """
-    arguments: list[Argument] = []
+    there, arguments = arguments_of(function, args, kwargs), list[Argument]()
     for name in declared:
-        argument = _argument(name, function, args, kwargs)
+        argument = _argument(name, there, len(args))
         if argument is None:
-            why = _why_not_there(option, name, function, args, kwargs)
+            why = _why_not_there(option, name, function, there, len(args))
             raise DeclarationError(f"{where}: gpu_benchmark({option}={name!r}): {why}")
         inside = [leaf for leaf in leaves(*argument) if users_array(leaf.value) is not None]
         for named in inside or [argument]:
@@ -155,24 +155,22 @@ def declared_arguments(
     return arguments
 
 
-def _argument(
-    name: int | str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Argument | None:
-    """Returns the argument of a position or name, or the item at a place in it; None if there is none."""
+def _argument(name: int | str, there: Sequence[Argument], positional: int) -> Argument | None:
+    """Returns the argument of a position or name, or the item at a place in it; None if there is none.
+
+    The first arguments of a call are the `positional` ones.
+    """
     parts = _PLACE.fullmatch(str(name))
     if parts is None:
         return None
     base, steps = parts.group(1, 2)
-    there = arguments_of(function, args, kwargs)
-    if base.removeprefix("-").isdecimal():
-        if not -len(args) <= int(base) < len(args):
-            return None
-        argument = there[int(base) % len(args)]
-    else:
-        named = next((argument for argument in there if argument.place == base), None)
-        if named is None:
-            return None
-        argument = named
+    try:
+        if base.removeprefix("-").isdecimal():
+            argument = there[:positional][int(base)]
+        else:
+            argument = {each.place: each for each in reversed(there)}[base]
+    except LookupError:
+        return None
     for text, attribute in _STEP.findall(steps):
         place, value = argument
         if attribute:
@@ -223,29 +221,28 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _why_not_there(
-    option: str, name: int | str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    option: str, name: int | str, function: Callable[..., Any], there: Sequence[Argument], positional: int
 ) -> str:
     """Says why a call has no such argument, and what to write instead."""
     code, inputs = getattr(function, "__code__", None), getattr(function, "nin", None)  # of a ufunc
-    if not (args or kwargs) or (code and name in (*code.co_freevars, *code.co_names)):
+    if not there or (code and name in (*code.co_freevars, *code.co_names)):
         whose = "a lambda" if getattr(code, "co_name", "") == "<lambda>" else "a call without arguments"
         return f"{whose} hides its arrays: gpu_benchmark(kernel[grid, block], x, out)"
-    arguments = arguments_of(function, args, kwargs)
-    names = [place for place, _ in arguments if place.isidentifier()]
+    names = [place for place, _ in there if place.isidentifier()]
     remedy = f"give a position, counted from 0, or a name{did_you_mean(name, names)}"
     if str(name).isidentifier() and (inputs or not names):
-        remedy = "pass it behind the inputs and " * (len(args) == inputs)
-        remedy += f"write {option}={inputs or len(args) - 1}"
-    last = f" (0 to {len(args) - 1})" if len(args) > 1 else " (0)" if args else ""
-    there = f"{len(args)} positional{last}"
+        remedy = "pass it behind the inputs and " * (positional == inputs)
+        remedy += f"write {option}={inputs or positional - 1}"
+    last = f" (0 to {positional - 1})" if positional > 1 else " (0)" if positional else ""
+    has = f"{positional} positional{last}"
     if names:
-        there += f", and the names {', '.join(names)}"
+        has += f", and the names {', '.join(names)}"
     inside = [
         leaf.place
-        for place, value in arguments
+        for place, value in there
         for leaf in leaves(place, value)
         if leaf.place != place and users_array(leaf.value) is not None
     ]
     if inside:
-        there += f", with {', '.join(inside)}"
-    return f"the call has no such argument; it has {there}: {remedy}"
+        has += f", with {', '.join(inside)}"
+    return f"the call has no such argument; it has {has}: {remedy}"

@@ -218,13 +218,12 @@ class CheckedCalls(Launch):
             for name, (_, array) in arrays.items()
             if array is not None and not any(array.overlaps(other) for other in in_place.values())
         }
+        taken = [*(output.array for output in outputs.values()), *self.inputs.values()]
         if self._declares and not repeats:
-            known = [*(output.array for output in outputs.values()), *self.inputs.values()]
-            self._captured = self._captured_inputs(dict(given), known)
+            self._captured = self._captured_inputs(dict(given), taken)
         self._given = [output.value for output in outputs.values()]
         self._given += [value for value, array in arrays.values() if array]
         self._scalars = tuple(_comparable(value) for value, array in arrays.values() if array is None)
-        taken = (*(output.array for output in outputs.values()), *self.inputs.values())
         self.seen.given_empty |= not all(array.nbytes for array in taken)
         read = (*in_place.values(), *self.inputs.values())
         dtypes: Iterable[Any] = (next(filter(is_narrow, array.read_as), array.dtype) for array in read)
@@ -242,15 +241,15 @@ class CheckedCalls(Launch):
         # If nothing is declared, a call may write its inputs, and their hashes only tell calls apart.
         self._digests = self.digests() if self._declares or self._returns_new else {}
 
-    def _captured_inputs(self, held: Mapping[str, Any], known: list[UsersArray]) -> dict[str, UsersArray]:
+    def _captured_inputs(self, held: Mapping[str, Any], taken: list[UsersArray]) -> dict[str, UsersArray]:
         """Returns the arrays, other than arguments, that the call reaches by itself or what it is given."""
         captured: dict[str, UsersArray] = {}
         reached = (captured_by(value, name) for name, value in {"": self._function, **held}.items())
         for name, value in itertools.chain.from_iterable(reached):
             array = users_array(value) if may_be_array(value) else None
+            known = (*taken, *captured.values())
             if array is not None and array.nbytes and not any(map(array.overlaps, known)):
                 captured[f"{name}, which is no argument: pass it as one"] = array
-                known.append(array)
         return captured
 
     def _poison_free(self) -> None:
@@ -363,13 +362,8 @@ class CheckedCalls(Launch):
             last, output.last = output.last, (looked, self._word)
             output.left = bits if declared.value is output.value else None
             unwritten = (0, -1)
-            if (
-                poisoned
-                and last is not None
-                and last[0] is not left
-                and (last[0].shape, last[0].dtype) == (left.shape, left.dtype)
-                and self._word
-            ):
+            alike = last is not None and (last[0].shape, last[0].dtype) == (left.shape, left.dtype)
+            if poisoned and last is not None and alike and last[0] is not left and self._word:
                 unwritten = still_poisoned(looked, self._word, last[0], last[1] or self._word)
             self._left.append(Written(name, left.shape, *unwritten, changed))
             if same_inputs:
@@ -428,7 +422,7 @@ class CheckedCalls(Launch):
 
     def _note_view(self, name: str, array: UsersArray, argument: str) -> None:
         """Notes a returned view of a whole argument: the call wrote it, or computed nothing."""
-        if not array.lies_as(self.inputs[argument]):
+        if array != self.inputs[argument]:
             remedy = "declare what the call writes with outputs=, so that we check it"
             self.notes[Note(f"{name} is a view of all of {argument}, not a new result: {remedy}")] = None
 
