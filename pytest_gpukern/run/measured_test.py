@@ -197,22 +197,22 @@ class MeasuredTest:
         )
         self.verified = True
         name = f"{check.name} {len(earlier) + 1}" if check.name in earlier else check.name
-        wrong = None if check.diagnosis is None else check.diagnosis.message
-        if wrong is not None and self.evidence is None:
-            wrong += "\n  nothing was called before this verify; call gpu_benchmark(kernel, …) first"
-        if self.evidence is not None:
-            errors = {} if check.error is None else {name: check.error}
-            if wrong is None:
-                self.evidence.add_note(*map(Note, check.doubts))
+        evidence, errors = self.evidence, {} if check.error is None else {name: check.error}
+        if check.diagnosis is None:
+            if evidence is not None:
+                evidence.add_note(*map(Note, check.doubts))
                 if check.counts:
-                    self.evidence.passes(errors)
-            elif not expect_failure:
-                self.evidence.fails(wrong, errors)
-        if wrong is not None and not expect_failure:
+                    evidence.passes(errors)
+            if expect_failure:
+                right = f"{name} is right, but verify(…, expect_failure=True) expects it to be wrong"
+                self._fail(right, users_line())
+        elif not expect_failure:
+            wrong = check.diagnosis.message
+            if evidence is None:
+                wrong += "\n  nothing was called before this verify; call gpu_benchmark(kernel, …) first"
+            else:
+                evidence.fails(wrong, errors)
             self._fail(f"INCORRECT: {wrong}", users_line())
-        if wrong is None and expect_failure:
-            right = f"{name} is right, but verify(…, expect_failure=True) expects it to be wrong"
-            self._fail(right, users_line())
 
     def note_where_never_called(self) -> None:
         """Gives a test that measured nothing a row that says so, unless it only verifies or rejects."""

@@ -182,13 +182,12 @@ def with_facts(result: Result, environment: Environment) -> Result:
     device = environment.gpu.device
     if not result.case.on_gpu or device is None or not environment.gpu.has_gpu or not result.measurements:
         return result
-    seen = [measurement for measurement in result.measurements if measurement.work]
-    of_kernels = [measurement for measurement in seen if measurement.scope == "kernel"] or seen
+    kernels_first = sorted(result.measurements, key=lambda time: time.scope != "kernel")
     with cuda.at_home():
         code, gpu = machine_code.machine_code(), environment.gpu
         ceilings, canaries = gpu.ceilings, gpu.canaries
     kernels = kernel_facts(
-        of_kernels[0].work if of_kernels else (),
+        next((time.work for time in kernels_first if time.work), ()),
         device.compute_capability,
         code.sha256 if code is not None else None,
     )
@@ -301,9 +300,8 @@ def confirmed(judged: Settled, environment: Environment, marker: MarkerOptions) 
     by_key = _by_key(fresh)
     decided = {key: by_key.get(key, []) for key in suspected}
     for key in suspected:
-        missing = f"{key} was not measured in each" if len(decided[key]) < len(fresh) else None
-        if problem or missing:
-            verdicts[key] = undecidable(verdicts[key], problem or f"{missing}")
+        if problem or len(decided[key]) < len(fresh):
+            verdicts[key] = undecidable(verdicts[key], problem or f"{key} was not measured in each")
         else:
             verdicts[key] = confirm(verdicts[key], decided[key], _basis_of(result, key, environment, marker))
     result = structs.replace(result, verdicts=verdicts)
@@ -514,22 +512,15 @@ class TimedScope:
             fewest, most = min(rule.min_samples, self.count), min(rule.max_samples, self.count)
             rule = dataclasses.replace(rule, min_samples=fewest, max_samples=most)
         with self._alone(by_host=False):
-            return self._unobserved(timer, rule).glance()
+            return self.sampler(timer, rule, observed=False).glance()
 
     def _alone(self, *, by_host: bool) -> AbstractContextManager[None]:
         alone = self.scope != "kernel" or by_host
         return self.context.environment.gpu.timing_by_host() if alone else nullcontext()
 
-    def sampler(self, timer: Timer, rule: StoppingRule) -> Sampler:
-        observers = self.context.environment.gpu.observers
-        return dataclasses.replace(
-            self._unobserved(timer, rule),
-            observing={} if self.elsewhere else observers.observe(self._call, timer),
-            inspect=self.inspect,
-        )
-
-    def _unobserved(self, timer: Timer, rule: StoppingRule) -> Sampler:
-        launch = self.scope == "launch"
+    def sampler(self, timer: Timer, rule: StoppingRule, *, observed: bool = True) -> Sampler:
+        """Returns what samples it; nobody looks at the device and at outputs unless it is `observed`."""
+        launch, observers = self.scope == "launch", self.context.environment.gpu.observers
         return Sampler(
             self.executions,
             timer,
@@ -537,6 +528,8 @@ class TimedScope:
             cache=self.cache,
             call_ns=self.call_ns,
             rule=rule,
+            observing=observers.observe(self._call, timer) if observed and not self.elsewhere else {},
+            inspect=self.inspect if observed else None,
             calls=self.calls_a_sample,
             traffic_bytes=None if launch else self.work_bytes,
             flops=None if launch else self.work_flops,
