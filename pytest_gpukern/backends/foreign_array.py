@@ -254,10 +254,10 @@ def narrow_dtype(value: Any) -> str | None:
     return name if is_narrow(name) else None
 
 
-def backend_of(value: Any) -> str | None:
-    """Returns the backend that makes arrays of exactly a value's type, or None."""
-    kind = (type(value).__module__, type(value).__name__)
-    return next((name for name, row in BACKENDS.items() if kind in row.arrays), None)
+def backend_of(kind: type) -> str | None:
+    """Returns the backend that makes arrays of exactly this type, or None."""
+    named = (kind.__module__, kind.__name__)
+    return next((name for name, row in BACKENDS.items() if named in row.arrays), None)
 
 
 def _plain_tensor(tensor: Any) -> tuple[Any, tuple[str, ...]]:
@@ -319,7 +319,7 @@ def why_lazy(value: Any) -> str | None:
 
     Iterators in general pass: a file, a class with `__next__` and `array.flat` compute nothing late.
     """
-    named = _named(value)
+    named = type_name(value)
     if hasattr(value, "__dask_graph__"):
         return f"{named}, which computes when it is read, not in the call: return its compute()"
     if inspect.isgenerator(value) or inspect.isasyncgen(value):
@@ -344,14 +344,14 @@ def why_untrusted(value: Any) -> str | None:
     """
     if (lazy := why_lazy(value)) is not None:
         return lazy
+    named = type_name(value)
     if hasattr(value, "detach") and any(getattr(value, flag, bool)() for flag in ("is_conj", "is_neg")):
-        return f"{_named(value)} that a flag conjugates or negates: return its resolve_conj().resolve_neg()"
+        return f"{named} that a flag conjugates or negates: return its resolve_conj().resolve_neg()"
     if _is_derived(value) and not _holds_its_values(value):
         why = "a subclass of an array, which may compute when it is read"
-        return f"{_named(value)}, {why}: return a plain array"
+        return f"{named}, {why}: return a plain array"
     converting = (*_CONVERTING, "get") if hasattr(value, "shape") else _CONVERTING[:-2]
-    unknown = f"{_named(value)}, which {_UNKNOWN}: return a plain array"
-    return unknown if _may_compute(value, converting) else None
+    return f"{named}, which {_UNKNOWN}: return a plain array" if _may_compute(value, converting) else None
 
 
 _HOLD_VALUES = {"PIL", "cudf", "cupyx", "jax", "jaxlib", "ml_dtypes", "numpy", "paddle", "pandas", "polars"}
@@ -368,8 +368,7 @@ def _holds_its_values(value: Any) -> bool:
 
 
 def _is_derived(value: Any) -> bool:
-    known = {array for row in BACKENDS.values() for array in row.arrays}
-    return any((base.__module__, base.__name__) in known for base in type(value).__mro__[1:])
+    return any(map(backend_of, type(value).__mro__[1:]))
 
 
 def _may_compute(value: Any, converting: tuple[str, ...]) -> bool:
@@ -413,10 +412,10 @@ def refuse_what_proves_nothing(actual: Any, expected: Any) -> None:
         ValueError: they share memory.
     """
     for role, value in (*leaves("actual", actual), *leaves("expected", expected)):
-        if isinstance(value, np.ndarray) and type(value) is not np.memmap and backend_of(value) is None:
+        if isinstance(value, np.ndarray) and type(value) is not np.memmap and backend_of(type(value)) is None:
             raise TypeError(
-                f"{role} is {_named(value)}, a subclass of numpy.ndarray, which may hide elements or compute "
-                "them when it is read: pass a plain array, as from numpy.array(…) or filled()"
+                f"{role} is {type_name(value)}, a subclass of numpy.ndarray, which may hide elements or "
+                "compute them when it is read: pass a plain array, as from numpy.array(…) or filled()"
             )
         if role.startswith("expected"):
             continue
@@ -427,7 +426,7 @@ def refuse_what_proves_nothing(actual: Any, expected: Any) -> None:
         else:
             continue
         raise TypeError(
-            f"{role} is {_named(value)}, which {why} inside the measured function, and verify the result"
+            f"{role} is {type_name(value)}, which {why} inside the measured function, and verify the result"
         )
     same = isinstance(actual, (list, tuple, dict)) and actual is expected
     if same or any(itertools.starmap(UsersArray.overlaps, itertools.product(_held(actual), _held(expected)))):
@@ -443,7 +442,8 @@ def _held(value: Any) -> list[UsersArray]:
     return [array for _, leaf in leaves("", value) if may_be_array(leaf) if (array := users_array(leaf))]
 
 
-def _named(value: Any) -> str:
+def type_name(value: Any) -> str:
+    """Names the type of a value with its module, since several libraries have an `ndarray`."""
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 

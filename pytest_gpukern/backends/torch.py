@@ -14,7 +14,7 @@ import numpy as np
 
 from pytest_gpukern.arrays.compare import is_narrow
 from pytest_gpukern.backends.backend import Backend
-from pytest_gpukern.backends.foreign_array import UsersArray, may_be_array, users_array
+from pytest_gpukern.backends.foreign_array import UsersArray, may_be_array, type_name, users_array
 from pytest_gpukern.backends.gpu_backend import CudaWorkspace, GpuBackend
 from pytest_gpukern.backends.host import HostWorkspace
 from pytest_gpukern.gpu.runtime import DeviceArray
@@ -156,10 +156,7 @@ def _given_wrongly(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         yield f"{label}: {name}={given[name]!r:.40} is given, but triton.autotune chooses it: {remedy}"
     arrays = [name for name, of in given.items() if may_be_array(of) and not hasattr(of, "data_ptr")]
     if arrays:
-        kind = type(given[arrays[0]])
-        are = (
-            f"{', '.join(arrays)} {'are' if len(arrays) > 1 else 'is'} {kind.__module__}.{kind.__qualname__}"
-        )
+        are = f"{', '.join(arrays)} {'are' if len(arrays) > 1 else 'is'} {type_name(given[arrays[0]])}"
         remedy = f"pass torch.as_tensor({arrays[0]}), on a GPU with device='cuda'"
         yield f"{label}: {are}, but Triton's kernels take tensors of PyTorch: {remedy}"
     needed = inspect.signature(kernel).parameters.values() if inspect.isfunction(kernel) else ()

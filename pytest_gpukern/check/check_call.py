@@ -35,6 +35,7 @@ from pytest_gpukern.backends.foreign_array import (
     how_to_verify,
     leaves,
     may_be_array,
+    type_name,
     users_array,
     why_lazy,
     why_untrusted,
@@ -599,7 +600,7 @@ class GuardedArrays:
 
 def _known(array: Any) -> tuple[str, UsersArray]:
     """Returns the backend of an array's library and where the array lies; raises TypeError for others."""
-    library, memory = backend_of(array), users_array(array)
+    library, memory = backend_of(type(array)), users_array(array)
     if library is None or memory is None or not memory.holds_numbers:
         why = "is not an array of numbers from a known library"
     elif "bfloat16" in memory.read_as:
@@ -612,8 +613,7 @@ def _known(array: Any) -> tuple[str, UsersArray]:
         why = "is in host memory"
     else:
         return library, memory
-    kind = type(array)
     raise TypeError(
-        f"gpu_benchmark.guarded: {kind.__module__}.{kind.__qualname__} {why}: give a NumPy array, or "
-        "a device array of Numba, CuPy, PyCUDA or PyTorch, of one dimension or more"
+        f"gpu_benchmark.guarded: {type_name(array)} {why}: give a NumPy array, or a device array of Numba, "
+        "CuPy, PyCUDA or PyTorch, of one dimension or more"
     )
