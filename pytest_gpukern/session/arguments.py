@@ -148,9 +148,8 @@ def sessions_of(
 
 def known_options(config: pytest.Config) -> list[KnownOption]:
     """Returns every option that pytest's own parser has, from whatever plugin or conftest."""
-    parser = config._parser
-    options = [option for group in (parser._anonymous, *parser._groups) for option in group.options]
-    return [_known(option) for option in dict.fromkeys(options)]
+    actions = config._parser.optparser._actions
+    return [KnownOption(tuple(of.option_strings), of.nargs) for of in actions if of.option_strings]
 
 
 def tokenized(arguments: Sequence[str], options: Iterable[KnownOption]) -> tuple[list[Token], list[str]]:
@@ -192,12 +191,3 @@ def _noting(option: KnownOption, tokens: list[Token]) -> type[argparse.Action]:
             tokens.append(Token(option, option_string, written))
 
     return Note
-
-
-def _known(option: Any) -> KnownOption:
-    """Reads one of pytest's options: 9.0 keeps the arguments of `add_argument`, later ones the action."""
-    action = getattr(option, "_action", None)
-    if action is None:
-        scratch = argparse.ArgumentParser(add_help=False)
-        action = scratch.add_argument(*option.names(), **option.attrs())
-    return KnownOption(tuple(action.option_strings), action.nargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import shlex
 import sys
@@ -31,14 +32,6 @@ OF_OTHERS = [
 ]
 
 
-class Registered:
-    """An option as pytest 9.0 keeps it."""
-
-    def __init__(self, names, nargs):
-        self.names = names.split
-        self.attrs = lambda: {"nargs": nargs} if nargs != 0 else {"action": "store_true", "help": "…"}
-
-
 @pytest.fixture
 def started(pytestconfig):
     """Returns what starts the children of a run that was given these arguments."""
@@ -46,15 +39,17 @@ def started(pytestconfig):
     missing = [option for option in OF_OTHERS if there.isdisjoint(option[0].split())]
 
     def ask(line="", *, addopts=(), plugins=(), blocked=(), environ=(), seed=None, judges=False, more=()):
-        parser = pytestconfig._parser
-        own = SimpleNamespace(options=[Registered(*option) for option in [*missing, *more]])
+        own = argparse.ArgumentParser(add_help=False)
+        for names, nargs in [*missing, *more]:
+            own.add_argument(*names.split(), **({"nargs": nargs} if nargs != 0 else {"action": "store_true"}))
+        actions = [*pytestconfig._parser.optparser._actions, *own._actions]
         config = SimpleNamespace(
             getini=lambda name: {"addopts": list(addopts)}[name],
             invocation_params=SimpleNamespace(args=shlex.split(line), plugins=plugins, dir=Path("/run")),
             rootpath=Path("/root"),
             pluginmanager=SimpleNamespace(is_blocked=lambda name: name in blocked),
             option=SimpleNamespace(gpukern_seed=seed),
-            _parser=SimpleNamespace(_anonymous=parser._anonymous, _groups=[*parser._groups, own]),
+            _parser=SimpleNamespace(optparser=SimpleNamespace(_actions=actions)),
         )
         found = sessions_of(config, device="GPU-A", environ=dict(environ))
         return dataclasses.replace(found, options=found.judging) if judges else found
