@@ -241,9 +241,9 @@ def _measured_here(
 
 
 def _tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Has the worker that was chosen for it write what helps to distribute the tests."""
+    """Has a worker write what helps to distribute the tests; all of them write the same."""
     given = Assignment.of(config)
-    if given is None or given.run_folder is None or not given.tells:
+    if given is None or given.run_folder is None:
         return
     from pytest_gpukern.session.workers import RECORDED, Recorded
 

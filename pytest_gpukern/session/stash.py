@@ -39,14 +39,8 @@ BEGAN_WITH = pytest.StashKey[dict[str, str]]()
 """The environment variables of a run before it loaded any conftest."""
 ISOLATED_WHEN_MEASURED = True
 """Whether GPU tests run in a measuring process by default, when they are measured."""
-_INSIDE = {
-    "--pdb": "usepdb",
-    "--trace": "trace",
-    "--setup-show": "setupshow",
-    "--setup-only": "setuponly",
-    "--setup-plan": "setupplan",
-}
-"""pytest's options that need the tests in its own process → where pytest keeps them."""
+_INSIDE = ("--pdb", "--trace", "--setup-show", "--setup-only", "--setup-plan")
+"""pytest's options that need the tests in its own process."""
 
 
 class LostContext(NamedTuple):
@@ -70,7 +64,6 @@ class Assignment:
         card: UUID of the worker's GPU, or None.
         others: the GPUs on which it goes on if its own fails.
         run_folder: temporary folder of a run whose workers have a GPU each, or None.
-        tells: whether this worker writes what helps to distribute the tests.
     """
 
     seed: int | None
@@ -78,7 +71,6 @@ class Assignment:
     card: str | None = None
     others: tuple[str, ...] = ()
     run_folder: str | None = None
-    tells: bool = False
 
     @classmethod
     def of(cls, config: pytest.Config) -> Assignment | None:
@@ -112,7 +104,7 @@ def isolates(config: pytest.Config) -> bool:
     settings = settings_of(config)
     if settings.against or settings.sanitize or settings.code:  # they run in sessions before the test loop
         return False
-    inside = next((option for option, dest in _INSIDE.items() if config.getoption(dest, False)), None)
+    inside = next((option for option in _INSIDE if config.getoption(option, False)), None)
     if config.pluginmanager.is_blocked("reports"):  # which sends reports from process to process
         inside = "-p no:reports"
     if settings.isolate and inside is not None:

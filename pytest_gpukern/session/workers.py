@@ -5,7 +5,7 @@ Workers hold no CUDA context. A case goes to a GPU that it was recorded on.
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ RECORDED = "recorded.json"
 
 
 class Recorded(msgspec.Struct):
-    """Holds what one worker writes, since the controller collects no tests.
+    """Holds what each worker writes, since the controller collects no tests.
 
     Attributes:
         cards: test → UUIDs of the GPUs that it was recorded on.
@@ -72,7 +72,7 @@ class Workers:
 
     @property
     def recorded(self) -> Recorded:
-        """Returns what is known of tests, once a worker has written it."""
+        """Returns what is known of tests, once any worker has written it."""
         file = None if self._folder is None else self._folder / RECORDED
         if self._recorded is None and file is not None and file.exists():
             self._recorded = msgspec.json.decode(file.read_bytes(), type=Recorded)
@@ -105,7 +105,6 @@ class Workers:
             taken = [self.card_of(other) for other in self._nodes]
             least = min(self.cards, key=lambda card: (taken.count(card), card != self._freed))
             card = spec.env.get(_PINNED) or least
-        tells = here and not any(other.workerinput["gpukern"]["tells"] for other in self._nodes)
         self._nodes.add(node)
         assignment = Assignment(
             seed=environment_of(config).settings.seed,
@@ -113,7 +112,6 @@ class Workers:
             card=card,
             others=tuple(uuid for uuid in self.cards if uuid != card),
             run_folder=str(self._folder) if self._folder is not None and here else None,
-            tells=tells,
         )
         node.workerinput["gpukern"] = vars(assignment)
 
@@ -154,8 +152,8 @@ class CardScheduling:
         self._given: dict[Any, list[int]] = {}
         """Worker → the tests that it has, first the one that it runs."""
         self._tests: list[str] = []
-        self._left: dict[tuple[tuple[str, ...], str | None], deque[int]] = {}
-        """A test's recorded GPUs and its data → the tests that no worker has."""
+        self._left: dict[tuple[tuple[str, ...], str | None], list[int]] = {}
+        """A test's recorded GPUs and its data → the tests that no worker has, in their order."""
         self._last: dict[Any, str | None] = {}
 
     @property
@@ -214,7 +212,7 @@ class CardScheduling:
         """Takes back the tests of a worker that ended; returns the one that it ran, or None."""
         self._collected.pop(node, None)
         tests = self._given.pop(node)
-        for index in reversed(tests[1:]):
+        for index in tests[1:]:
             self._put_back(index)
         self._fill_all()
         return self._tests[tests[0]] if tests else None
@@ -237,11 +235,7 @@ class CardScheduling:
     def _put_back(self, index: int) -> None:
         recorded, nodeid = self._workers.recorded, self._tests[index]
         kind = (recorded.cards.get(nodeid, ()), recorded.data.get(nodeid))
-        tests = self._left.setdefault(kind, deque())
-        if tests and index < tests[-1]:
-            tests.appendleft(index)
-        else:
-            tests.append(index)
+        insort(self._left.setdefault(kind, []), index)
 
     def _next_for(self, node: Any) -> int | None:
         """Takes the test that a worker should run next; returns None if there is none for it."""
@@ -256,7 +250,7 @@ class CardScheduling:
         if not candidates:
             return None
         *_, tests, self._last[node] = min(candidates, key=lambda candidate: candidate[:4])
-        return tests.popleft()
+        return tests.pop(0)
 
     def _report_difference(self, one: Any, other: Any) -> None:
         """Has pytest report that two workers found other tests, as xdist does; then no test runs."""

@@ -45,9 +45,9 @@ def _asked(monkeypatch):
         (config(isolate=False), HERE),
         (config(isolate=True, gpu=False), MEASURING),
         (config(bounds_tests=True, gpu=False), MEASURING),
-        (config("usepdb"), HERE),
-        (config("trace", bounds_tests=True), HERE),
-        (config("setupplan"), HERE),
+        (config("--pdb"), HERE),
+        (config("--trace", bounds_tests=True), HERE),
+        (config("--setup-plan"), HERE),
         (config("no:reports"), HERE),
         (config("no:terminal"), MEASURING),
         (config(against="main"), HERE),
@@ -66,7 +66,8 @@ def test_a_process_knows_what_it_does_for_its_run(config, role):
 
 
 @pytest.mark.parametrize(
-    ("option", "named"), [("usepdb", "--pdb"), ("setupshow", "--setup-show"), ("no:reports", "-p no:reports")]
+    ("option", "named"),
+    [("--pdb", "--pdb"), ("--setup-show", "--setup-show"), ("no:reports", "-p no:reports")],
 )
 def test_isolation_is_refused_with_what_needs_the_tests_in_this_process(option, named):
     with pytest.raises(pytest.UsageError, match=f"--gpukern-isolate=on: {named} needs the tests in pytest's"):
