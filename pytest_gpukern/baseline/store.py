@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from pytest_gpukern.baseline import code_file, codec
 from pytest_gpukern.baseline.code_file import Code, CodeFile
 from pytest_gpukern.baseline.merge import Merge, Refusal, WriteReport, united
-from pytest_gpukern.baseline.record import Baseline, trimmed
+from pytest_gpukern.baseline.record import Baseline, Epoch, Record, trimmed
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.gate.spread import SharedSpread, shared_spread
 from pytest_gpukern.package import SUITES
@@ -294,11 +294,10 @@ class Store:
 
     def _rehearse(self, session: Result, path: Path, model_key: str) -> None:
         """Writes and reads one session in memory: no file may ever hold what the next run refuses to read."""
-        empty = Baseline(session.case.baseline_name, model_key)
-        merge = Merge(empty, _stamp(self._now()), self._reason, WriteReport())
+        case, epoch = session.case, Epoch(_stamp(self._now()), (session,), self._reason)
+        cases = {case.id: Record(case.id, (epoch,), model_key)}
         try:
-            merge.join("update", [session])
-            codec.parse(codec.render(merge.baseline), path)
+            codec.parse(codec.render(Baseline(case.baseline_name, model_key, cases)), path)
         except UnicodeEncodeError as error:  # half of a surrogate pair, from a file name that is no UTF-8
             problem = f"{error.object[error.start : error.end]!r} cannot be stored as text"
             raise FileError(path, problem, "Rename the file that has this character in its name") from error

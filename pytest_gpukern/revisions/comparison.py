@@ -22,6 +22,7 @@ from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.process import Process
 from pytest_gpukern.report.records import some_of
 from pytest_gpukern.report.run import AGAINST
+from pytest_gpukern.report.units import counted
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import AgainstError, Revisions, resolve, set_up, worktree
 from pytest_gpukern.revisions.sides import Ahead, Sides, Turns
@@ -241,8 +242,7 @@ def closing(cases: Mapping[str, judging.Both], removed: Sequence[str], *, uncoll
     if known:
         some = f" ({some_of(changed)})" if changed else ""
         unknown = f", unknown in {len(cases) - len(known)}" if len(known) < len(cases) else ""
-        equal = len(known) - len(changed)
-        same = f"machine code: same in {equal} case{'' if equal == 1 else 's'}"
+        same = f"machine code: same in {counted(len(known) - len(changed), 'case')}"
         lines.append(f"{same}, changed in {len(changed)}{some}{unknown}")
     if same_work:
         lines.append(
