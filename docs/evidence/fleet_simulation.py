@@ -28,6 +28,7 @@ import numpy as np
 from pytest_gpukern.findings.cards import Card, CardFigures, Kernel, class_of
 from pytest_gpukern.findings.fleet import FleetFindings, Kind, judged, split_sessions
 from pytest_gpukern.values.result import Result
+from pytest_gpukern.values.untrusted_json import built
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -75,7 +76,7 @@ def spreads() -> Spreads:
     run = json.loads(gzip.decompress((_DATA / "run-h200.json.gz").read_bytes()))
     recorded = json.loads((_DATA / "devices-h200.json").read_text())[_KEY]
     kernels = {}
-    for result in (Result.from_json({**each, "fingerprint": {}}) for each in run["results"]):
+    for result in (built({**each, "fingerprint": {}}, Result) for each in run["results"]):
         measured = next((each for each in result.measurements if each.key == _KEY), None)
         if measured is not None and result.case.id in recorded:
             kernels[f"{result.case.id} {_KEY}"] = Kernel(class_of(result, measured))

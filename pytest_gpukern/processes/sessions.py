@@ -236,7 +236,7 @@ class ChildRun:
             kind = carried.get("skip_kind")
             text = NotRun.told(kind, message.text) if kind else message.text
             if carried.get("result") is not None:
-                result = Result.from_json(carried["result"])
+                result = built(carried["result"], Result)
             self.endings[nodeid] = Ending(message.outcome, text, result)
         if carried.get("observed") is not None and result is not None:
             seen = built(carried["observed"], ObservedTest).added_to(result)

@@ -243,7 +243,7 @@ def settle(
         past = environment.store.baseline(result.case, model).of(result.case.id).past
         result = explained(settled.result, past, deciding=settled.deciding)
     # The reason first: pytest's short summary names the test already, and cuts long lines.
-    failing = failures(result, settings.fail_on, accepts=settings.accepts)
+    failing = failures(result, settings.fail_on, accepts=settings.baseline == "update")
     unchecked = result.correctness is Correctness.UNCHECKED and not result.code  # of what ran
     if "unchecked" in settings.fail_on and expects_check and unchecked:
         failing.insert(0, GateFailure("unchecked", _why_unchecked(result)))

@@ -30,7 +30,7 @@ from pytest_gpukern.session.stash import (
 )
 from pytest_gpukern.values.options import asked, measures
 from pytest_gpukern.values.phases import ACCOUNT, add_to, phase
-from pytest_gpukern.values.untrusted_json import FileError
+from pytest_gpukern.values.untrusted_json import FileError, built
 
 if TYPE_CHECKING:
     from pytest_gpukern.baseline.merge import WriteReport
@@ -225,7 +225,7 @@ class Controller:
         """Returns the result that a report carries; those of one process share their fingerprint."""
         from pytest_gpukern.values.result import Result
 
-        result = Result.from_json(data)
+        result: Result = built(data, Result)
         known = self._fingerprints.setdefault(result.session, result.fingerprint)
         shared = known if known == result.fingerprint else result.fingerprint
         return structs.replace(result, nodeid=nodeid, fingerprint=shared)

@@ -18,7 +18,7 @@ from pytest_gpukern.values.difference import Difference
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Fingerprint, Provenance
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.stored import Stored
-from pytest_gpukern.values.untrusted_json import Figure, Json, built
+from pytest_gpukern.values.untrusted_json import Figure, Json
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 JsonDict = dict[str, Any]
@@ -549,11 +549,6 @@ class Result(Stored, frozen=True):
             and bool(self.measurements)
             and all(measurement.invalid is None for measurement in self.measurements)
         )
-
-    @classmethod
-    def from_json(cls, data: JsonDict) -> Result:
-        """Returns what `plain` turned into JSON; raises ContentError if it does not fit."""
-        return built(data, cls)  # type: ignore[no-any-return]
 
 
 def machine_code(kernels: Iterable[KernelFacts]) -> tuple[str, ...] | None:

@@ -106,11 +106,6 @@ class Settings:
     code: tuple[str, ...] = ()
 
     @property
-    def accepts(self) -> bool:
-        """Whether what is measured becomes the record, however it compares with the last one."""
-        return self.baseline == "update"
-
-    @property
     def run_file(self) -> Path | None:
         return next((path for path in self.reports if suffix_of(path) == RUN_FILE), None)
 

@@ -17,6 +17,7 @@ from msgspec import structs
 
 from pytest_gpukern.baseline.store import Store
 from pytest_gpukern.values.result import Result
+from pytest_gpukern.values.untrusted_json import built
 
 pytest.importorskip("triton")
 pytest.importorskip("torch")
@@ -289,7 +290,7 @@ def test_each_architecture_is_compiled_as_its_devices_were_tuned_and_another_cho
     assert blocks == {"sm_80": 32, "sm_90": 32}
     first = found["code"]["sm_90"]["autotuned"]["add"]
     measured = structs.replace(
-        Result.from_json(found),
+        built(found, Result),
         measurements=(made_up_results.measured(),),
         fingerprint=made_up_results.FINGERPRINT,
         autotuned={"add": {**first, "BLOCK": "512", "num_warps": "4"}},

@@ -29,7 +29,7 @@ from pytest_gpukern.values.result import (
     sizes_text,
 )
 from pytest_gpukern.values.stored import plain
-from pytest_gpukern.values.untrusted_json import ContentError
+from pytest_gpukern.values.untrusted_json import ContentError, built
 
 ANYTHING = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(max_size=8)
 SCALARS = {
@@ -71,7 +71,7 @@ results = values_of(Result)
 
 
 def through_json(result):
-    return Result.from_json(json.loads(json.dumps(plain(result), allow_nan=False)))
+    return built(json.loads(json.dumps(plain(result), allow_nan=False)), Result)
 
 
 @given(results)
@@ -157,7 +157,7 @@ def test_anything_else_than_a_result_is_refused(damage):
     data = plain(made(measurements=(measured(work=work),)))
     damage(data)
     with pytest.raises(ContentError):
-        Result.from_json(data)
+        built(data, Result)
 
 
 @pytest.mark.parametrize(
