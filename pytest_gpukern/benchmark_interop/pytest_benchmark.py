@@ -193,10 +193,6 @@ def give_time_of_a_call(fixture: Any, time_ns: float | None) -> None:
         fixture.stats.update(time_ns / 1e9)
 
 
-def listed_as(fixture: Any) -> JsonDict | None:
-    return None if fixture.stats is None else _listed(fixture.stats)
-
-
 def take_entries(config: pytest.Config) -> list[JsonDict]:
     """Takes what pytest-benchmark itself has measured in this process since last asked, as plain JSON."""
     session = session_of(config)
@@ -204,7 +200,7 @@ def take_entries(config: pytest.Config) -> list[JsonDict]:
         return []
     entries = [
         {
-            "listed": _listed(metadata),
+            "listed": listed_as(metadata),
             "iterations": metadata.iterations,
             "options": metadata.as_dict(stats=False)["options"],
             "data": metadata.stats.data,
@@ -226,7 +222,8 @@ def add_entries(config: pytest.Config, entries: Iterable[JsonDict]) -> None:
         session.benchmarks.append(metadata)
 
 
-def _listed(metadata: Any) -> JsonDict:
+def listed_as(metadata: Any) -> JsonDict:
+    """Returns how pytest-benchmark lists what it measured, as plain JSON."""
     names = ("name", "fullname", "group", "param", "extra_info", "has_error")
     params = None if metadata.params is None else portable(metadata.params)
     return plain({"params": params} | {name: getattr(metadata, name) for name in names})  # type: ignore[no-any-return]

@@ -153,7 +153,7 @@ class DeviceSession:
         """Returns which hardware a time belongs to: the device's model, or a host variant's processor."""
         if on_gpu and self.device is not None:
             return self.device.model_key
-        return self.fingerprint.cpu_model_key
+        return self.fingerprint.model_key(on_gpu=False) or "unknown"
 
     # what measures and watches it
 

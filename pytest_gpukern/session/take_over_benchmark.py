@@ -92,8 +92,8 @@ class TakenOver:
 
     def listed(self) -> JsonDict | None:
         """Returns how pytest-benchmark lists the test, as plain JSON; None if nothing was measured."""
-        measured = self._test.result is not None and self._test.result.measurements
-        return interop.listed_as(self._fixture) if measured else None
+        result, stats = self._test.result, self._fixture.stats
+        return interop.listed_as(stats) if result and result.measurements and stats is not None else None
 
     def _measure(self, target: CallTarget) -> Any:
         """Measures a call; returns what one after measuring returned."""

@@ -39,14 +39,10 @@ class Fingerprint(Stored, frozen=True):
     blas: str | None = None
     libraries: Mapping[str, str] = {}
 
-    @property
-    def cpu_model_key(self) -> str:
-        """Returns the processor's model as part of a file name, for host variants: "amd-epyc-9654"."""
-        return file_key(re.sub(r"\(R\)|\(TM\)", "", self.cpu_model or ""))
-
     def model_key(self, *, on_gpu: bool) -> str | None:
         """Returns the hardware that a result was timed on, as part of a file name; None if unknown."""
-        return self.device_model_key if on_gpu else self.cpu_model and self.cpu_model_key
+        cpu = self.cpu_model and file_key(re.sub(r"\(R\)|\(TM\)", "", self.cpu_model))  # amd-epyc-9654
+        return self.device_model_key if on_gpu else cpu
 
     def hardware(self, *, on_gpu: bool) -> str | None:
         return self.device_name if on_gpu else self.cpu_model

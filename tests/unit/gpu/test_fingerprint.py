@@ -72,7 +72,7 @@ def test_the_processor_is_named_as_far_as_linux_tells(tmp_path, cpuinfo, model):
 
 def test_the_cpu_key_is_safe_in_a_file_name(fingerprint):
     changed = structs.replace(fingerprint, cpu_model="Intel(R) Xeon(R) Platinum 8480+ @ 2.0GHz")
-    assert changed.cpu_model_key == "intel-xeon-platinum-8480+-2_0ghz"
+    assert changed.model_key(on_gpu=False) == "intel-xeon-platinum-8480+-2_0ghz"
 
 
 def pool(**changes):
