@@ -219,7 +219,7 @@ class Prepared(Launch):
                     "from another device"
                 )
                 raise IncorrectError(Diagnosis.of(Fault.WRONG_TYPE, wrong, name))
-            diagnosis = diagnose_form(name, form.shape, form.dtype, spec, form.strides)
+            diagnosis = diagnose_form(name, form, spec)
             if diagnosis is not None:
                 raise IncorrectError(diagnosis)
             spans[name] = form.span

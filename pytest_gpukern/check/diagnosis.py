@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from pytest_gpukern.arrays.compare import Comparison, Tolerance
-from pytest_gpukern.arrays.memory import Damage, Strides, c_strides
-from pytest_gpukern.backends.foreign_array import why_lazy
+from pytest_gpukern.arrays.memory import Damage, c_strides
+from pytest_gpukern.backends.foreign_array import UsersArray, why_lazy
 from pytest_gpukern.problems.problem import Output
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import Determinism, OutputError, of_launches
@@ -300,23 +300,18 @@ def diagnose_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...])
     return Diagnosis.of(Fault.WRONG_SHAPE, f"expected {expected}, actual {shape}", name)
 
 
-def diagnose_form(
-    name: str, shape: tuple[int, ...], dtype: Any, declared: Output, strides: Strides | None = None
-) -> Diagnosis | None:
-    """Says how the shape, dtype or order of an output differs from what is declared; None if it does not.
-
-    Strides are in bytes; None means C order without gaps.
-    """
-    if (other := diagnose_shape(name, tuple(shape), tuple(declared.shape))) is not None:
+def diagnose_form(name: str, actual: UsersArray, declared: Output) -> Diagnosis | None:
+    """Says how the shape, dtype or order of an output differs from what is declared; None if it does not."""
+    if (other := diagnose_shape(name, actual.shape, tuple(declared.shape))) is not None:
         return other
-    if np.dtype(dtype) != np.dtype(declared.dtype):
-        text = f"expected {np.dtype(declared.dtype)}, actual {np.dtype(dtype)}"
+    if actual.dtype != np.dtype(declared.dtype):
+        text = f"expected {np.dtype(declared.dtype)}, actual {actual.dtype}"
         return Diagnosis.of(Fault.WRONG_DTYPE, text, name)
-    if strides is not None and declared.order == "C":
-        expected = c_strides(shape, np.dtype(dtype).itemsize)
+    if actual.strides is not None and declared.order == "C":
         text = (
-            f"expected {expected} bytes (C order), actual {strides}; return a contiguous array, and the copy "
-            'is timed too, or declare Output(shape, dtype, order="any")'
+            f"expected {c_strides(actual.shape, actual.dtype.itemsize)} bytes (C order), actual "
+            f"{actual.strides}; return a contiguous array, and the copy is timed too, or declare "
+            'Output(shape, dtype, order="any")'
         )
         return Diagnosis.of(Fault.WRONG_STRIDES, text, name)
     return None
