@@ -397,8 +397,10 @@ class CheckedCalls(Launch):
             shared = [other for other, theirs in self.inputs.items() if array.overlaps(theirs)]
             if shared and (self._declares or any(array.span != self.inputs[other].span for other in shared)):
                 results[name] = array
-            elif shared:
-                self._note_view(name, array, shared[0])
+            elif shared and array != self.inputs[shared[0]]:  # the call wrote it, or computed nothing
+                remedy = "declare what the call writes with outputs=, so that we check it"
+                view = f"{name} is a view of all of {shared[0]}, not a new result: {remedy}"
+                self.notes[Note(view)] = None
             if shared or _captured(self._function, value, array):
                 continue
             results[name] = array
@@ -420,12 +422,6 @@ class CheckedCalls(Launch):
         self._returns_new = renewed or any(name not in earlier for name in results)
         if self._returns_new:
             self.notes.update(dict.fromkeys(self._not_poisoned))
-
-    def _note_view(self, name: str, array: UsersArray, argument: str) -> None:
-        """Notes a returned view of a whole argument: the call wrote it, or computed nothing."""
-        if array != self.inputs[argument]:
-            remedy = "declare what the call writes with outputs=, so that we check it"
-            self.notes[Note(f"{name} is a view of all of {argument}, not a new result: {remedy}")] = None
 
     # how often, and timed calls
 

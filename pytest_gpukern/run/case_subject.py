@@ -369,19 +369,15 @@ def why_not_here(case: Case, environment: Environment) -> str | None:
     variant, settings = case.variant, environment.settings
     if variant.detected_by not in (None, sanitizing_tool()):
         return f"only {variant.detected_by} detects it: use --gpukern-sanitize={variant.detected_by}"
-    reason = variant.unavailable or environment.unusable(variant.backend)
-    if reason is not None:
+    cannot_run = variant.unavailable or environment.unusable(variant.backend)
+    if (reason := cannot_run or variant.limit_exceeded(case.point)) is not None:
         return reason
-    if (limit := variant.limit_exceeded(case.point)) is not None:
-        return limit
     if variant.at and case.problem.axes.has_huge(case.point) and settings.size != "huge":
         at = ", ".join(f"{axis}={value}" for axis, value in variant.at.items())
         return f"runs only at {at}: use --gpukern-size=huge"
-    in_simulator = environment.gpu.simulated.active and case.on_gpu
-    if in_simulator and settings.size == "huge":
-        return NotRun(NOT_SIMULATED, "huge sizes")
-    if in_simulator and variant.needs_gpu:
-        return NotRun(NOT_SIMULATED, variant.needs_gpu)
+    not_simulated = "huge sizes" if settings.size == "huge" else variant.needs_gpu
+    if environment.gpu.simulated.active and case.on_gpu and not_simulated:
+        return NotRun(NOT_SIMULATED, not_simulated)
     if settings.benchmark and not (scopes_of(case, environment) or settings.only_changed):
         wanted = ",".join(settings.scopes)
         return NotRun("not selected", f"--gpukern-scope={wanted}, but it has {','.join(case.scopes)}")

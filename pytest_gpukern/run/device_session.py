@@ -269,9 +269,7 @@ class DeviceSession:
 
     @functools.cached_property
     def _lock(self) -> DeviceLock | None:
-        if not self.has_gpu or self.device is None:
-            return None
-        return DeviceLock(self.device.uuid)
+        return DeviceLock(self.device.uuid) if self.has_gpu and self.device is not None else None
 
     @contextmanager
     def _idle(self) -> Iterator[None]:
