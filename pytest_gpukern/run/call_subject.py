@@ -250,7 +250,7 @@ class CallSubject:
             )
             for scope in self._scopes()
         ]
-        if environment.settings.only_changed and is_as_recorded(timed[0], evidence):
+        if is_as_recorded(timed[0], evidence):
             return
         measurements = tuple(scope.measured() for scope in timed)
         if inspect is not None:

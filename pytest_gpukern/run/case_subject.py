@@ -38,7 +38,7 @@ from pytest_gpukern.run.environment import Environment, available_host_bytes
 from pytest_gpukern.run.only_changed import is_as_recorded
 from pytest_gpukern.run.spine import Evidence, NotRunError, SubjectContext, TimedScope
 from pytest_gpukern.timers.graph import sets_needed
-from pytest_gpukern.timers.timer import Executions, Iteration
+from pytest_gpukern.timers.timer import Iteration
 from pytest_gpukern.values.backend_table import cuda_packages
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import NOT_SIMULATED, Note, NotRun
@@ -223,7 +223,7 @@ class CaseSubject:
         timed: list[TimedScope] = []
         measurements: list[Measurement] = []
         for scope in scopes:
-            calls = [self._call(scope, number) for number in range(len(self.sets))]
+            calls = [self._call(scope, prepared) for prepared in self.sets]
             call_ns = first.last_call_ns
             launched = scope in ("kernel", "launch") or not backend.on_gpu  # as the check did
             compiled = not backend.on_gpu or call_ns != first.first_call_ns
@@ -232,8 +232,7 @@ class CaseSubject:
                 warm = restoring(first, calls[0])
                 call_ns = warm_up(warm, backend.synchronize, compiled=True, by_host=by_host).settled_ns
             timed.append(self._timed(scope, calls, call_ns))
-            only_changed = self._environment.settings.only_changed
-            if not (only_changed and is_as_recorded(timed[-1], evidence)):
+            if not is_as_recorded(timed[-1], evidence):
                 measurements.append(self._measured_in(timed[-1]))
         if scopes[-1] == "transfer" and first.dataset.updated:  # it left inputs, but no result to check
             for prepared in self.sets:
@@ -245,27 +244,21 @@ class CaseSubject:
         first, backend, problem, point = self.sets[0], self._backend, self._case.problem, self._case.point
         # On the host it would cost more than a call to poison outputs before each.
         in_turn = first.dataset.updated or self._placing.on_gpu
-        executions: Executions = Repeated(calls[0])
-        if in_turn or backend.on_gpu:
-            poisons = scope != "transfer" and bool(in_turn)
-            executions = Rotation(self.sets, calls, stream=backend.timed_stream, poisons=poisons)
-
-        def check_last() -> None:
-            check_left(executions.last if isinstance(executions, Rotation) else first)
-
+        poisons = scope != "transfer" and bool(in_turn)
+        rotation = Rotation(self.sets, calls, stream=backend.timed_stream, poisons=poisons)
         work_bytes = problem.traffic_bytes(point)
         if backend.on_gpu and scope != "kernel":
             work_bytes = problem.transfer_bytes(point) or first.dataset.device_bytes
         return TimedScope(
             scope,
-            executions,
+            rotation if in_turn or backend.on_gpu else Repeated(calls[0]),
             self._context,
             backend.on_gpu,
             call_ns,
             work_bytes,
             None if scope == "transfer" else problem.flops(point),
             first.dataset.dtypes,
-            inspect=check_last if backend.on_gpu and scope != "transfer" else None,
+            inspect=(lambda: check_left(rotation.last)) if backend.on_gpu and scope != "transfer" else None,
             synchronize=backend.synchronize,
             stream=backend.timed_stream,
             any_stream=scope != "kernel" or not getattr(backend.timed_stream, "is_nonblocking", True),
@@ -284,13 +277,12 @@ class CaseSubject:
                 return with_notes(measured, Note(text), first=True)
         return measured
 
-    def _call(self, scope: str, number: int) -> Callable[[], Any]:
-        """Returns what a scope calls on buffer set `number`: the launch, the copies, or both.
+    def _call(self, scope: str, prepared: Prepared) -> Callable[[], Any]:
+        """Returns what a scope calls on a buffer set: the launch, the copies, or both.
 
         Host memory is pageable, as a user's.
         """
-        prepared, allocates = self.sets[number], self._case.variant.allocates
-        workspace, dataset = prepared.workspace, prepared.dataset
+        workspace, dataset, allocates = prepared.workspace, prepared.dataset, self._case.variant.allocates
         launch = prepared.launch_and_keep if allocates else prepared.launch
         if scope in ("kernel", "launch") or not self._placing.on_gpu:
             return launch

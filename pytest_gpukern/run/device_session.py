@@ -296,19 +296,13 @@ class DeviceSession:
         with self.exclusive(), self.host.busy():
             yield
 
-    @contextmanager
-    def timing(self, *, on_gpu: bool) -> Iterator[None]:
+    def timing(self, *, on_gpu: bool) -> AbstractContextManager[None]:
         """Holds the host while something is timed on it; `exclusive` holds the GPU for what runs there.
 
         What is timed on the GPU leaves the host to other workers (but see `timing_by_host`). A host that
         cannot be locked is a warning.
         """
-        if on_gpu and self.has_gpu:
-            with self._in_turn(self.host.resting()):
-                yield
-            return
-        with self.timing_by_host(), self._host_held():
-            yield
+        return self._in_turn(self.host.resting()) if on_gpu and self.has_gpu else self._host_held()
 
     def timing_by_host(self) -> AbstractContextManager[None]:
         """Keeps the other workers of this run from working while the host times something."""
@@ -327,8 +321,8 @@ class DeviceSession:
 
     @contextmanager
     def _host_held(self) -> Iterator[None]:
-        """Holds the host against other runs."""
-        with ExitStack() as held:
+        """Holds the host against the other workers of this run, and against other runs."""
+        with self.timing_by_host(), ExitStack() as held:
             try:
                 if self._locks_host:
                     # Workers of one run wait a fraction of a second for each other: too short to report.

@@ -19,7 +19,7 @@ from pytest_gpukern.values.verdict_table import VerdictKind
 
 
 def is_as_recorded(timed: TimedScope, evidence: Evidence) -> bool:
-    """Returns whether a scope does what is on record; then the evidence says so.
+    """Returns whether `--gpukern-only-changed` leaves a scope as it is on record; then the evidence says so.
 
     Machine code, launch shapes and their order have to be those of the newest recorded session, and so have
     libraries, driver, the card's model and its clock and power policy, the problem's version and the point.
@@ -29,7 +29,7 @@ def is_as_recorded(timed: TimedScope, evidence: Evidence) -> bool:
     samples have to agree with the recorded time within half the threshold, as for two revisions.
     """
     environment = timed.context.environment
-    if timed.scope != "kernel" or not timed.on_gpu:
+    if not environment.settings.only_changed or timed.scope != "kernel" or not timed.on_gpu:
         return False
     fewest = rule_for(timed.call_ns).min_samples
     probe = dataclasses.replace(timed, count=timed.count or fewest).measured()
