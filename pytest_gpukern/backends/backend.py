@@ -51,16 +51,12 @@ class Workspace(ABC):
         An output that is an input too gets its original contents back, here and in `queue_poison`.
         """
         self._poison = next(self._poisons)
-        self._fill_outputs(None)
+        self.queue_poison(None)
         self._returned.clear()
 
+    @abstractmethod
     def queue_poison(self, stream: Any) -> None:
         """Fills every output with the last poison again; on a device it only queues that on `stream`."""
-        self._fill_outputs(stream)
-
-    @abstractmethod
-    def _fill_outputs(self, stream: Any) -> None:
-        """Fills every output with what it holds before a launch."""
 
     def adopt(self, output: str, value: Any) -> UsersArray | None:
         """Takes an array that a launch returned as `output`.

@@ -124,7 +124,7 @@ class CudaWorkspace(Workspace):
         super().poison()
         self._runtime.synchronize()
 
-    def _fill_outputs(self, stream: Any) -> None:
+    def queue_poison(self, stream: Any) -> None:
         for name, array in self._outputs.items():
             if name in self._before:
                 array.copy_from(self._before[name], stream)

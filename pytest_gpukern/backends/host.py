@@ -76,7 +76,7 @@ class HostWorkspace(Workspace):
 
     fill = load
 
-    def _fill_outputs(self, stream: Any) -> None:  # noqa: ARG002 - the host has no streams
+    def queue_poison(self, stream: Any) -> None:  # noqa: ARG002 - the host has no streams
         for name in self._outputs:
             if name in self._before:
                 self._places[name].put(self._before[name])
