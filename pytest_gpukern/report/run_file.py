@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from pytest_gpukern.baseline.codec import Processes, folded_record, unfolded, whole_record
 from pytest_gpukern.baseline.record import Record
 from pytest_gpukern.findings.common_shift import Shift
 from pytest_gpukern.report.run import Advice, Failure, RunResults, Skip
 from pytest_gpukern.values.grouping import grouped
-from pytest_gpukern.values.result import JsonDict, Result
+from pytest_gpukern.values.result import Result
 from pytest_gpukern.values.stored import plain
 from pytest_gpukern.values.untrusted_json import ContentError, Figure, content_of, of_schema, read
 
@@ -35,7 +35,10 @@ def run_text(run: RunResults) -> str:
         "created": run.created.replace(microsecond=0),
         "results": [processes.folded(result) for result in run.results],
         "sessions": [processes.folded(session) for session in sessions],
-        "history": {name: _of_history(record, processes) for name, record in run.history.items()},
+        "history": {
+            name: {**folded_record(record, processes), "device_model": record.device_model}
+            for name, record in run.history.items()
+        },
         **{name: plain(getattr(run, name)) for name in _AS_THEY_ARE},
     }
     stored["processes"] = processes.table()  # complete only now
@@ -44,10 +47,6 @@ def run_text(run: RunResults) -> str:
     except UnicodeEncodeError:  # half of a surrogate pair, from a file name that is no UTF-8
         content = json.dumps(msgspec.to_builtins(stored), ensure_ascii=False).encode(errors="replace")
     return msgspec.json.format(content, indent=1).decode() + "\n"
-
-
-def _of_history(record: Record, processes: Processes) -> JsonDict:
-    return {**folded_record(record, processes), "device_model": record.device_model}
 
 
 def refuse(fields: Mapping[str, msgspec.Raw]) -> None:
@@ -69,11 +68,10 @@ def read_run(path: Path) -> RunResults:
         stored: _File = read(content_of(path), _File, refuse=refuse, unfold=_whole)
     except ContentError as error:
         raise error.of_file(path, DAMAGED) from error
-    sessions = grouped((session.nodeid, session) for session in stored.sessions)
-    as_they_are = {name: getattr(stored, name) for name in _AS_THEY_ARE}
-    of_file: dict[str, Any] = {"created": stored.created, "version": stored.gpukern, "name": path.name}
-    of_file["history"] = stored.history
-    return RunResults(stored.results, sessions, **as_they_are, **of_file)
+    fields = structs.asdict(stored)
+    fields["version"] = fields.pop("gpukern")
+    fields["sessions"] = grouped((session.nodeid, session) for session in stored.sessions)
+    return RunResults(**fields, name=path.name)
 
 
 def _whole(value: Any) -> Any:
@@ -89,15 +87,7 @@ def _whole(value: Any) -> Any:
     return whole
 
 
-class _File(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    forbid_unknown_fields=True,
-    tag_field="schema",
-    tag=SCHEMA,
-):
+class _File(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
     """Holds the content of a file."""
 
     gpukern: str
