@@ -364,8 +364,8 @@ def _by_the_gate(run: RunResults, result: Result, reason: GateFailure, trend: Tr
     if not key:
         return card
     if verdict is None or verdict.kind.value != kind:  # INVALID stands in the measurement
-        invalid = [of.invalid for of in result.measurements if of.key == key and of.invalid is not None]
-        return dataclasses.replace(card, what=tuple(invalid))
+        time = result.time(key)
+        return dataclasses.replace(card, what=(time.invalid,) if time and time.invalid is not None else ())
     return dataclasses.replace(
         card,
         change=change_of(run, result, key),
@@ -449,8 +449,7 @@ def _since(run: RunResults, result: Result, trend: Trend | None = None) -> tuple
     if since is None:
         return ()
     folder = Path(result.case.baseline_dir).parent
-    known = since.span is not None and bool(result.case.baseline_dir)
-    commits = _commits(folder, *since.span) if known and since.span else None
+    commits = _commits(folder, *since.span) if since.span and result.case.baseline_dir else None
     changed = since.changed(commits, folder.name, dirty=bool(result.provenance.dirty))
     return tuple(filter(None, (str(since), changed)))
 
@@ -466,13 +465,13 @@ def change_of(run: RunResults, result: Result, key: str) -> Change | None:
         return None
     interval = units.change_interval(verdict.ratio_low, verdict.ratio_high)
     change = Change(verdict.ratio, sides[0], units.way(*sides), units.change(verdict.ratio), interval)
-    for time in result.measurements:
-        shown_ns, shares = time.summary.median_ns, ceiling_shares(result, time)
-        if time.key == key and shares and units.is_number(shown_ns):
-            limit = max(shares, key=lambda name: shares[name])
-            before, now = (shares[limit] * shown_ns / ns for ns in sides)
-            return dataclasses.replace(change, limit=limit, share_before=before, share_now=now)
-    return change
+    time = result.time(key)
+    shares = ceiling_shares(result, time) if time else {}
+    if not time or not shares:
+        return change
+    limit, share = max(shares.items(), key=lambda reached: reached[1])
+    before, now = (share * time.summary.median_ns / ns for ns in sides)
+    return dataclasses.replace(change, limit=limit, share_before=before, share_now=now)
 
 
 def sides_of(run: RunResults, result: Result, key: str) -> tuple[float, float] | None:
@@ -486,13 +485,8 @@ def sides_of(run: RunResults, result: Result, key: str) -> tuple[float, float] |
         return base, head
     others = run.sessions_of(result)
     confirming = [session for session in others if session.role is SessionRole.CONFIRMING]
-    times = [
-        measurement.summary.median_ns
-        for session in confirming or (result, *others)
-        for measurement in session.measurements
-        if measurement.key == key
-    ]
-    known = [time for time in times if units.is_number(time) and time > 0]
+    times = filter(None, (session.time(key) for session in confirming or (result, *others)))
+    known = [ns for time in times if units.is_number(ns := time.summary.median_ns) and ns > 0]
     if not known:
         return None
     now_ns = statistics.geometric_mean(known)

@@ -25,6 +25,7 @@ from typing import Any
 
 import msgspec
 
+from pytest_gpukern.baseline.record import NO_RECORD
 from pytest_gpukern.findings.common_shift import MachineVerdict
 from pytest_gpukern.findings.trend import FEWEST_SESSIONS, date_of, moment_of
 from pytest_gpukern.gate.change import percent
@@ -281,8 +282,7 @@ class _RunData:
         footnotes = dict.fromkeys(
             (footnote.kind, footnote.text, footnote.key) for row in rows for footnote in row.footnotes
         )
-        recorded = self.run.history.get(result.nodeid)
-        epochs = recorded.epochs if recorded else ()
+        epochs = self.run.history.get(result.nodeid, NO_RECORD).epochs
         seen = any(measurement.work for measurement in result.measurements)
         shared = self.shared[case.problem]
         own = {name: size for name, size in case.sizes.items() if name not in shared}
@@ -294,7 +294,7 @@ class _RunData:
             "nodeid": result.nodeid,
             "problem": case.problem,
             "backend": case.backend or "",
-            "variant": result.case.label,
+            "variant": case.label,
             "point": sizes_text(point),
             "with": f"{sizes_text(parameters)} {chosen_text(result)}".strip(),
             "against": result.speedup_against or "",
@@ -335,24 +335,20 @@ class _RunData:
         Each has moment and card, by number, its epoch or what it was measured for, the median and the ends
         of its interval.
         """
-        recorded, key = self.run.history.get(result.nodeid), measurement.key
-        sessions: list[tuple[Any, ...]] = [
-            (
-                self._moment(time.session.recorded),
-                self._card(time.device),
-                time.epoch,
-                *_TIMES(time.measurement),
-            )
-            for time in (recorded.times(key) if recorded else ())
+        run, key = self.run, measurement.key
+        sessions: list[tuple[datetime | str, str | None, int | str, Measurement]] = [
+            (time.session.recorded, time.device, time.epoch, time.measurement)
+            for time in run.history.get(result.nodeid, NO_RECORD).times(key)
         ]
-        for session in (result, *self.run.sessions_of(result)):
-            card = self._card(session.device)
-            sessions += [
-                (self._moment(self.run.created), card, session.role.value, *_TIMES(other))
-                for other in session.measurements
-                if other.key == key and other.invalid is None
-            ]
-        return tuple(session for session in sessions if (ns := session[3]) is not None and abs(ns) < _LARGEST)
+        for session in (result, *run.sessions_of(result)):
+            time = session.time(key)
+            if time is not None and time.invalid is None:
+                sessions.append((run.created, session.device, session.role.value, time))
+        return tuple(
+            (self._moment(moment), self._card(card), of, *_TIMES(time))
+            for moment, card, of, time in sessions
+            if (ns := time.summary.median_ns) is not None and abs(ns) < _LARGEST
+        )
 
     def _work(self, work: Breakdown | None) -> tuple[str, tuple[object, ...], tuple[str, ...]] | None:
         """Returns title, rows and notes; a row ends with the number of what was launched."""

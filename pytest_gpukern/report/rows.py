@@ -29,9 +29,6 @@ _GAPS = 0.01
 _LEAST_COPYING = 0.01
 """Share of a call's time that copies from and to the host take at least where these bound it."""
 
-_CEILINGS = Ceilings.__struct_fields__
-"""Those that we know; a run of another release may have others."""
-
 _COLOURS = {
     Tone.BAD: {"white": True, "Red": True, "bold": True},
     Tone.GOOD: {"black": True, "Green": True},
@@ -205,8 +202,7 @@ class ResultRow:
         own = timed.summary.median_ns if timed and timed.invalid is None else None
         if timed is None or not against or not units.is_number(own) or own <= 0:
             return None
-        at_its_point = (peer for peer in self.references if peer.case.point == case.point and peer.valid)
-        candidates = [peer for peer in at_its_point if peer.case.label == against]
+        candidates = [peer for peer in self.references if peer.case.label == against and peer.valid]
         same = [peer for peer in candidates if peer.case.parameters == case.parameters]
         times = [time for peer in same or candidates if (time := _time(peer, timed)) is not None]
         return min(times) / own if times else None
@@ -391,7 +387,8 @@ def ceiling_shares(result: Result, measurement: Measurement) -> dict[str, float]
     ns = measurement.summary.median_ns
     if not result.ceilings or not result.case.on_gpu or result.simulated or not units.is_number(ns):
         return {}
-    ceilings = Ceilings(**{name: result.ceilings.get(name) for name in _CEILINGS})
+    known = Ceilings.__struct_fields__  # a run of another release may have others
+    ceilings = Ceilings(**{name: result.ceilings.get(name) for name in known})
     copies = [
         (entry.host_copy, entry.size_bytes or 0.0)
         for entry in measurement.work
