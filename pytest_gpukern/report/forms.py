@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pkgutil
@@ -30,8 +31,11 @@ def file_content(path: Path, runs: Sequence[RunResults]) -> str | bytes:
 def write_forms(report: RunResults, config: pytest.Config, *, in_summary: bool = False) -> RunResults:
     """Makes the forms that apply, and returns the report with its files, and with what went wrong."""
     for path in () if in_summary else report.settings.reports:
+        content: str | bytes = ""  # where there is nothing to tell: a file must not tell of an earlier run
+        with contextlib.suppress(EmptyReportError):
+            content = file_content(path, [report])
         try:
-            _write_file(report, path)
+            write_named(path, content, "--gpukern-report")
             report = dataclasses.replace(report, files=(*report.files, path))
         except FileError as error:
             report = dataclasses.replace(report, problems=(*report.problems, str(error)))
@@ -44,12 +48,3 @@ def write_forms(report: RunResults, config: pytest.Config, *, in_summary: bool =
             except FileError as error:
                 report = dataclasses.replace(report, problems=(*report.problems, str(error)))
     return report
-
-
-def _write_file(report: RunResults, path: Path) -> None:
-    """Writes a file; one that has nothing to hold, too, or it would still tell of an earlier run."""
-    try:
-        content = file_content(path, [report])
-    except EmptyReportError:
-        content = ""
-    write_named(path, content, "--gpukern-report")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ def write(report: RunResults, config: pytest.Config) -> None:
         if reporter._tw.width_of_current_line:  # GitHub reads a command at the start of a line only
             reporter.write_line("")
         root = Path(os.environ.get("GITHUB_WORKSPACE") or config.rootpath)
-        for line in errors(report, report.places, root):
+        for line in errors(report, root):
             reporter.write_line(line)
     named = os.environ.get("GITHUB_STEP_SUMMARY")
     if named:
@@ -45,16 +44,15 @@ def write(report: RunResults, config: pytest.Config) -> None:
             raise FileError(path, f"cannot be written: {error.strerror or error}", remedy) from error
 
 
-def errors(run: RunResults, places: Mapping[str, tuple[str, int]], root: Path) -> list[str]:
+def errors(run: RunResults, root: Path) -> list[str]:
     """Returns a workflow command for each failure, at most ten, the worst first.
 
-    `places` has file and line of a test's variant, or of the test. One outside of `root`, the folder of the
-    repository's checkout, is left out.
+    A place outside of `root`, the folder of the repository's checkout, is left out.
     """
     lines = []
     for card in cards(run)[:_MOST_ANNOTATIONS]:
         what = {"title": bounded(f"{card.kind} {card.title}", _LONGEST_TITLE)}
-        file, line = places.get(card.nodeids[0], ("", 0))
+        file, line = run.places.get(card.nodeids[0], ("", 0))
         if file and Path(file).is_relative_to(root):
             what = {"file": Path(file).relative_to(root).as_posix(), "line": str(line), **what}
         properties = ",".join(f"{name}={_property(value)}" for name, value in what.items())

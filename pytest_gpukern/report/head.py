@@ -25,11 +25,10 @@ def head(compared: Sequence[Compared], shift: Shift | None, *, wrong: bool = Fal
     Where the machine is as it was recorded and there is no common shift, that is said if a time changed.
     """
     changes, count = changes_since(compared), len(compared)
-    told_above = [change for change in changes if change.what == DEVICE]  # by what the run was compared with
     said = [
         f"{change}{f' ({n} of {count} cases)' * (n < count)}"
         for change, n in changes.items()
-        if change not in told_above
+        if change.what != DEVICE  # which is told by what the run was compared with
     ]
     common = shift is not None and shift.common
     if not changes and not common:

@@ -112,11 +112,9 @@ def accept(run: RunResults, slower: Sequence[Result]) -> str:
     """
     if run.compared_with not in (BASELINE, CODE_ON_RECORD):
         return ""
-    if any(result.code for result in slower):
-        return shlex.join(_update(run, slower))
     written, folder = run.settings.run_file, run.settings.baseline_dir
     file = os.path.relpath(written) if written is not None else run.name
-    if not file:
+    if not file or any(result.code for result in slower):
         return shlex.join(_update(run, slower))
     cases = ["CASE…"] if len(slower) > SHOWN else [result.case.id for result in slower]
     into = ["--into", os.path.relpath(folder)] if folder is not None else []
@@ -168,8 +166,8 @@ def _selecting(tests: Sequence[str], results: Iterable[Result], otherwise: str) 
     return [*files, "-k", variant] if variant and all(variant in test for test in tests) else [otherwise]
 
 
-def _compiled(results: Iterable[Result]) -> list[str]:
-    architectures = {name: None for result in results for name in result.code}
+def _compiled(results: Iterable[Result], otherwise: Sequence[str] = ()) -> list[str]:
+    architectures = {name: None for result in results for name in result.code} or otherwise
     return [f"--gpukern-code={','.join(architectures)}"] if architectures else []
 
 
@@ -186,8 +184,7 @@ def repeat(run: RunResults, tests: Sequence[str], results: Sequence[Result | Non
     which = _selecting(tests, known if len(known) == len(results) else (), "--lf")
     how = ["--gpu-benchmark"] if run.benchmarks and not simulated else []
     how += ["--gpukern-simulator=always"] if simulated else []
-    code = [f"--gpukern-code={','.join(run.settings.code)}"] if run.settings.code else []
-    code = _compiled(known) or code
+    code = _compiled(known, run.settings.code)
     how += code
     how += [f"--gpukern-against={run.base}"] if run.base and (code or "--gpu-benchmark" in how) else []
     hosts = {result.nodeid for result in known if not result.case.on_gpu}

@@ -119,8 +119,7 @@ def outcomes(run: RunResults) -> str:
     gate, unchecked, simulated, passed. Rejected cases have none.
     """
     counts = Counter(_standing(result, run) for result in run.results)
-    counted = {result.nodeid for result in run.results if _standing(result, run) in _FAILED[:2]}
-    counts["failed otherwise"] = len(run.failures.keys() - counted)
+    counts["failed otherwise"] += len(run.failures.keys() - {result.nodeid for result in run.results})
     rejected = f"broken case{'s' * (len(run.rejected) != 1)} rejected"
     counts[rejected] = len(run.rejected)
     order = ("passed", "compiled", rejected, *_FAILED, "simulated", "unchecked")

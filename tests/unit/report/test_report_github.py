@@ -13,22 +13,22 @@ SLOWER = Failure("SLOWER (kernel/event/cold): +10.0 %, or so")
 
 @pytest.mark.parametrize("places", [{}, {"test_a.py::test_b": ("/elsewhere/test_a.py", 3)}])
 def test_a_place_that_is_not_in_the_repository_is_left_out(places):
-    run = RunResults(failures={"test_a.py::test_b": Failure("KeyError")})
-    assert errors(run, places, ROOT) == ["::error title=FAILED test_a.py%3A%3Atest_b::KeyError"]
+    run = RunResults(failures={"test_a.py::test_b": Failure("KeyError")}, places=places)
+    assert errors(run, ROOT) == ["::error title=FAILED test_a.py%3A%3Atest_b::KeyError"]
 
 
 def test_there_are_at_most_ten():
     run = RunResults(failures={f"test_{number}": Failure(f"{number}") for number in range(30)})
-    assert len(errors(run, {}, ROOT)) == 10
+    assert len(errors(run, ROOT)) == 10
     same = RunResults(failures={f"test_{number}": SLOWER for number in range(30)})
-    (line,) = errors(same, {}, ROOT)
+    (line,) = errors(same, ROOT)
     assert "title=FAILED 30 tests%3A test_0%2C test_1%2C test_2 and 27 more::" in line
 
 
 def test_no_text_of_a_run_ends_a_command_or_begins_another():
     name = "a,line=1::x\r\n::set-env name=PATH::/evil\n\u2028::stop-commands::y%0A"
-    run = RunResults(failures={name: Failure(name.replace("\n", "\r"))})
-    (line,) = errors(run, {name: (f"/work/project/{name}.py", 1)}, ROOT)
+    places = {name: (f"/work/project/{name}.py", 1)}
+    (line,) = errors(RunResults(failures={name: Failure(name.replace("\n", "\r"))}, places=places), ROOT)
     assert len(line.splitlines()) == 1
     properties, _, message = line.removeprefix("::error ").partition("::")
     assert [each.partition("=")[0] for each in properties.split(",")] == ["file", "line", "title"]
