@@ -44,7 +44,7 @@ from pytest_gpukern.report.details import (
 )
 from pytest_gpukern.report.recorded import trends
 from pytest_gpukern.report.records import repeat
-from pytest_gpukern.report.rows import COLUMNS, COPY, FMA, ResultRow, chosen_text, half_width, nearest_ceiling
+from pytest_gpukern.report.rows import COLUMNS, COPY, FMA, ResultRow, chosen_text, nearest_ceiling
 from pytest_gpukern.report.run import Advice, RunResults
 from pytest_gpukern.report.summary import (
     false_alarms,
@@ -313,7 +313,7 @@ class _RunData:
 
     def _scope(self, row: ResultRow, measurement: Measurement) -> JsonDict:
         """Returns what a row's measurement has beside the row: its histogram, sessions and device work."""
-        result, summary, half = row.result, measurement.summary, half_width(measurement)
+        result, summary, half = row.result, measurement.summary, measurement.summary.half_width
         verdict = result.verdicts.get(measurement.key)
         samples = [ns for ns in measurement.samples_ns if ns is not None and abs(ns) < _LARGEST]
         return {

@@ -254,7 +254,7 @@ def chosen_text(result: Result) -> str:
 
 def _time_text(row: ResultRow) -> str:
     if row.timed is not None:
-        return units.time(row.timed.summary.median_ns, half_width(row.timed))
+        return units.time(row.timed.summary.median_ns, row.timed.summary.half_width)
     nothing = row.became == "unchecked" or (row.measurement is None and row.standing.kind)
     return units.NOTHING if nothing else row.became
 
@@ -295,7 +295,7 @@ COLUMNS = {
     "first_call": TimeColumn("first call", _first_call_text, dispensable=0),
     "time": TimeColumn("time", _time_text),
     "uncertainty": TimeColumn(
-        "±", lambda row: units.share(half_width(row.timed)) if row.timed else "", dispensable=5
+        "±", lambda row: units.share(row.timed.summary.half_width) if row.timed else "", dispensable=5
     ),
     "rate": TimeColumn("rate", lambda row: rate_text(row.timed) if row.timed else "", dispensable=4),
     "ceiling": TimeColumn("of ceiling", lambda row: " ".join(nearest_ceiling(row.shares)), dispensable=3),
@@ -321,13 +321,6 @@ def _remarks(measurement: Measurement) -> Iterator[Note]:
     if of_kernel and units.is_number(busy) and 0 < busy < (1 - _GAPS) * span:
         ran = f"kernels ran {units.share(busy / span)} of the time"
         yield Note(f"{ran} between the first's start and the last's end", About.NOISE)
-
-
-def half_width(measurement: Measurement) -> float | None:
-    """Returns half the interval relative to the median; None if there is none, as of a single sample."""
-    summary = measurement.summary
-    known = all(map(units.is_number, (summary.median_ns, summary.low_ns, summary.high_ns)))
-    return summary.half_width if known and summary.n > 1 else None
 
 
 def rate_text(measurement: Measurement) -> str:
@@ -389,11 +382,7 @@ def ceiling_shares(result: Result, measurement: Measurement) -> dict[str, float]
         return {}
     known = Ceilings.__struct_fields__  # a run of another release may have others
     ceilings = Ceilings(**{name: result.ceilings.get(name) for name in known})
-    copies = [
-        (entry.host_copy, entry.size_bytes or 0.0)
-        for entry in measurement.work
-        if entry.host_copy is not None
-    ]
+    copies = [(of.host_copy, of.size_bytes or 0.0) for of in measurement.work if of.host_copy is not None]
     share = ceilings.host_copy_share(copies, ns)
     # Copies do not bound a call that hardly copies, nor one that copies faster than was measured.
     shares = {HOST_COPY: share if share is not None and _LEAST_COPYING <= share <= 1 else None}

@@ -74,9 +74,12 @@ class Summary(Stored, frozen=True):
     notes: tuple[Note, ...] = ()
 
     @property
-    def half_width(self) -> float:
-        """Half the confidence interval relative to the median, for example 0.0025 for ±0.25 %."""
-        return (self.high_ns - self.low_ns) / 2 / self.median_ns if self.median_ns else float("inf")
+    def half_width(self) -> float | None:
+        """Half the interval relative to the median, 0.0025 for ±0.25 %; None of a single sample."""
+        times = (self.median_ns, self.low_ns, self.high_ns)
+        if self.n < 2 or not all(ns is not None and math.isfinite(ns) for ns in times):
+            return None
+        return (self.high_ns - self.low_ns) / 2 / self.median_ns if self.median_ns else math.inf
 
 
 class KernelFacts(Stored, frozen=True, gc=False):

@@ -179,9 +179,10 @@ def test_a_measurement_is_keyed_by_scope_timer_and_cache():
     assert measured(scope="transfer", timer="host", cache="hot").key == "transfer/host/hot"
 
 
-def test_half_width_is_relative_to_the_median_and_infinite_without_one():
+def test_half_width_is_relative_to_the_median_and_none_of_a_single_sample():
     assert Summary(10.0, 9.0, 12.0, 3).half_width == pytest.approx(0.15)
     assert Summary(0.0, 0.0, 1.0, 3).half_width == math.inf
+    assert Summary(10.0, 9.0, 12.0, 1).half_width is Summary(10.0, 9.0, None, 3).half_width is None
 
 
 def test_the_size_in_words_has_axes_and_parameters():
