@@ -12,14 +12,14 @@ import itertools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from pytest_gpukern.findings.explain import OF_THE_MACHINE
 from pytest_gpukern.findings.regressions import TELLING_ULP
-from pytest_gpukern.findings.trend import Trend, days_of, since_when
+from pytest_gpukern.findings.trend import SeriesKey, Trend, days_of, since_when
 from pytest_gpukern.gpu.fingerprint import commits_touching
 from pytest_gpukern.report import units
 from pytest_gpukern.report.recorded import trends
@@ -160,11 +160,8 @@ class Others:
         first, last = units.change(self.ratios[0]), units.change(self.ratios[-1])
         doubtful = self.kind in STATES and STATES[self.kind].tone is Tone.DOUBTFUL
         if doubtful and len(self.names) > 1:
-            return (
-                f"the largest suspicion {first}, {self.names[0]}"
-                if self.ratios[0] > 1
-                else "none looks slower"
-            )
+            largest = f"the largest suspicion {first}, {self.names[0]}"
+            return largest if self.ratios[0] > 1 else "none looks slower"
         return first if first == last or doubtful else f"{last} to {first}"
 
 
@@ -190,9 +187,8 @@ def headline(run: RunResults, failed: Sequence[FailureCard]) -> Headline:
         return Headline(FAILED, ", ".join(parts))
     if not run.ran:
         return Headline("NOTHING RAN")
-    return Headline(
-        "PASSED", " · ".join(filter(None, (", ".join(_passed_in_words(run)), *_judged_in_words(run))))
-    )
+    said = (", ".join(_passed_in_words(run)), *_judged_in_words(run))
+    return Headline("PASSED", " · ".join(filter(None, said)))
 
 
 def _failures_in_words(failed: Sequence[FailureCard]) -> Iterable[str]:
@@ -335,10 +331,7 @@ def cards(run: RunResults) -> list[FailureCard]:
             text = (result.diagnosis if wrong and result else None) or failure.text
             made.append(_of_test(run, nodeid, result, INCORRECT if wrong else FAILED, text.strip()))
         else:
-            made += [
-                _by_the_gate(run, result, reason, series.get((result.case.id, reason.key)))
-                for reason in failure.reasons
-            ]
+            made += [_by_the_gate(run, result, reason, series) for reason in failure.reasons]
     groups = grouped((_group(card), card) for card in made)
     return sorted((_together(run, group) for group in groups.values()), key=_worst_first)
 
@@ -351,7 +344,9 @@ def _of_test(run: RunResults, nodeid: str, result: Result | None, kind: str, tex
     return dataclasses.replace(card, since=_since(run, result), why=tuple(_rounded_like(result)))
 
 
-def _by_the_gate(run: RunResults, result: Result, reason: GateFailure, trend: Trend | None) -> FailureCard:
+def _by_the_gate(
+    run: RunResults, result: Result, reason: GateFailure, series: Mapping[SeriesKey, Trend]
+) -> FailureCard:
     """Returns the card of a time, or of a finding; what is slower or beyond the record can be accepted."""
     key, kind, finding = reason.key, reason.kind, KIND_OF_FINDING.get(reason.kind, "")
     beyond_record = finding in FAILURES and FAILURES[finding].needs_record
@@ -360,7 +355,7 @@ def _by_the_gate(run: RunResults, result: Result, reason: GateFailure, trend: Tr
         scope=key.partition("/")[0],
         accept=accept(run, [result]) if (kind == VerdictKind.SLOWER if key else beyond_record) else "",
     )
-    verdict = result.verdicts.get(key)
+    verdict, trend = result.verdicts.get(key), series.get((result.case.id, key))
     if not key:
         return card
     if verdict is None or verdict.kind.value != kind:  # INVALID stands in the measurement

@@ -117,6 +117,4 @@ def _timed(run: RunResults, result: Result) -> Iterator[SessionTime]:
             continue
         created = str(run.created)
         dated = structs.replace(session, session=session.session or created, recorded=created)
-        yield from (
-            SessionTime(timed, device=session.device, session=dated) for timed in session.measurements
-        )
+        yield from (SessionTime(of, device=session.device, session=dated) for of in session.measurements)
