@@ -38,15 +38,12 @@ def counted_as_benchmarks(config: pytest.Config, items: Iterable[pytest.Item]) -
     if not any(config.getoption(flag, default=False) for flag in flags):
         yield
         return
-    touched = [i for i in items if isinstance(i, pytest.Function) and "gpu_benchmark" in i.fixturenames]
-    before = [item.fixturenames for item in touched]
-    for item in touched:
-        item.fixturenames = [*item.fixturenames, "benchmark"]  # a new list: items of a function share theirs
-    try:
+    with pytest.MonkeyPatch.context() as patched:
+        for item in items:
+            if isinstance(item, pytest.Function) and "gpu_benchmark" in item.fixturenames:
+                # A new list: items of a function share theirs.
+                patched.setattr(item, "fixturenames", [*item.fixturenames, "benchmark"])
         yield
-    finally:
-        for item, names in zip(touched, before, strict=True):
-            item.fixturenames = names
 
 
 def machine_info(fingerprint: Fingerprint) -> JsonDict:
