@@ -15,7 +15,7 @@ from pytest_gpukern.report.records import accept
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.summary import outcomes
 from pytest_gpukern.values.untrusted_json import bounded, printable
-from pytest_gpukern.values.verdict_table import STATES, VerdictKind
+from pytest_gpukern.values.verdict_table import STATES, VerdictKind, severity
 
 MARKER = "<!-- gpukern -->"
 """The first line of a comment, by which a workflow finds the one that it wrote before."""
@@ -140,10 +140,10 @@ def _evidence(card: FailureCard) -> str:
 def _summary_of(run: RunResults, changed: Sequence[Others]) -> str:
     """Returns `1 faster, 95 unchanged`: what failed no test, by kind; what is the same is listed nowhere."""
     counts = Counter(other.kind.lower() for other in changed for _ in other.names)
-    for kind in STATES:
-        if not STATES[kind].told:
+    for kind in sorted(VerdictKind, key=severity):
+        if not kind.row.told:
             same = kind in (VerdictKind.SAME, VerdictKind.SAME_CODE)
-            counts["unchanged" if same else kind.lower()] += run.kinds[kind]
+            counts["unchanged" if same else kind.lower()] += run.verdicts[kind]
     return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
 
 

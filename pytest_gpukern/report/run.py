@@ -161,14 +161,10 @@ class RunResults:
         return [row for result in self.results for row in rows_of(result, self.own_failure(result))]
 
     @functools.cached_property
-    def kinds(self) -> Counter[str]:
-        """How many times, or cases without any, have each kind of verdict, or what stands in its place."""
-        return Counter(row.judged.kind for row in self.rows)
-
-    @functools.cached_property
     def verdicts(self) -> Counter[VerdictKind]:
         """How many times, or cases compiled, have each kind of verdict, in the order of a summary."""
-        return Counter({kind: self.kinds[kind] for kind in VerdictKind if self.kinds[kind]})
+        counts = Counter(row.judged.kind for row in self.rows)
+        return Counter({kind: counts[kind] for kind in VerdictKind if counts[kind]})
 
     @functools.cached_property
     def on_another_card(self) -> bool:
