@@ -24,13 +24,13 @@ from pytest_gpukern.gpu.fingerprint import commits_touching
 from pytest_gpukern.report import units
 from pytest_gpukern.report.recorded import trends
 from pytest_gpukern.report.records import accept, repeat
-from pytest_gpukern.report.rows import OTHER_CARD, ceiling_shares, doubt_about
+from pytest_gpukern.report.rows import OTHER_CARD, ceiling_shares, doubt_about, own_size, shared_sizes
 from pytest_gpukern.report.run import AGAINST, BASELINE, RunResults
 from pytest_gpukern.values.difference import DEVICE, NEW_CODE, SAME_CODE
 from pytest_gpukern.values.failure_table import FAILURES, KIND_OF_FINDING
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.note import NO_GPU
-from pytest_gpukern.values.result import Correctness, GateFailure, Result, SessionRole, Verdict, sizes_text
+from pytest_gpukern.values.result import Correctness, GateFailure, Result, SessionRole, Verdict
 from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone, VerdictKind, severity
 
 _SHOWN = 3
@@ -391,11 +391,8 @@ def _together(run: RunResults, group: Sequence[FailureCard]) -> FailureCard:
     name, sizes = f"{len(group)} tests", tuple(card.name for card in group)
     if len(cases) == len(group) and len(variants) == 1:
         name = variants.pop()
-        axes = dict.fromkeys(axis for case in cases for axis in case.sizes)
-        differing = [axis for axis in axes if len({case.sizes.get(axis) for case in cases}) > 1]
-        sizes = tuple(
-            sizes_text({axis: case.sizes[axis] for axis in differing if axis in case.sizes}) for case in cases
-        )
+        shared = shared_sizes([*filter(None, results)])
+        sizes = tuple(own_size(case.sizes, shared) for case in cases)
     nodeids = tuple(nodeid for card in group for nodeid in card.nodeids)
     return FailureCard(
         first.kind,

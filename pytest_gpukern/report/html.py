@@ -17,7 +17,7 @@ import itertools
 import math
 import operator
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from importlib import resources
@@ -44,7 +44,7 @@ from pytest_gpukern.report.details import (
 )
 from pytest_gpukern.report.recorded import trends
 from pytest_gpukern.report.records import repeat
-from pytest_gpukern.report.rows import COLUMNS, COPY, FMA, ResultRow, chosen_text, nearest_ceiling
+from pytest_gpukern.report.rows import COLUMNS, COPY, FMA, ResultRow, chosen_text, nearest_ceiling, own_size
 from pytest_gpukern.report.run import Advice, RunResults
 from pytest_gpukern.report.summary import (
     false_alarms,
@@ -159,14 +159,19 @@ def _table(entries: Iterable[JsonDict]) -> JsonDict:
     return {"names": list(rows[0]) if rows else [], "rows": [list(row.values()) for row in rows]}
 
 
+def _numbers() -> defaultdict[Any, int]:
+    """Returns a dict that gives each new key the next number, from 0 on."""
+    return defaultdict(itertools.count().__next__)
+
+
 def _trends(runs: Sequence[RunResults]) -> JsonDict:
     """Returns each series that is long enough for steps, and the moments of its points, once."""
-    moments: dict[str, int] = {}
+    moments = _numbers()
     series = _table(
         {
             "case": case_id,
             "scope": key.partition("/")[0],
-            "points": tuple(moments.setdefault(_moment(date_of(at)), len(moments)) for at in trend.points),
+            "points": tuple(moments[_moment(date_of(at))] for at in trend.points),
             "ns": trend.times_ns,
             "levels": trend.levels,
             "change": trend.change,
@@ -190,8 +195,7 @@ class _RunData:
         self.named = Counter(result.case.id for result in self.results)
         self.places = {id(result): place for place, result in enumerate(self.results)}
         # What many entries share crosses once; they have its number, in the order in which things come.
-        self.points, self.moments, self.cards = dict[object, int](), dict[str, int](), dict[str, int]()
-        self.launched = dict[tuple[str, ...], int]()
+        self.points, self.moments, self.cards, self.launched = (_numbers() for _ in range(4))
 
     def json(self) -> JsonDict:
         run = self.run
@@ -253,7 +257,6 @@ class _RunData:
         ns = measurement.summary.median_ns if measurement else None
         traffic, flops = (getattr(measurement, name, None) for name in ("traffic_bytes", "flops"))
         reached, limit = nearest_ceiling(row.shares) or ("", "")
-        point = (result.case.problem, repr(result.case.point))
         on_roof = measurement is not None and measurement.scope == "kernel" and result.case.on_gpu
         sides = sides_of(self.run, result, measurement.key) if measurement and verdict else None
         return {
@@ -274,7 +277,7 @@ class _RunData:
             "interval": units.change_interval(verdict.ratio_low, verdict.ratio_high) if verdict else "",
             "intensity": flops / traffic if on_roof and flops and traffic else None,
             "flop_s": units.per_second(flops, ns) if on_roof and traffic else None,
-            "group": self.points.setdefault(point, len(self.points)),
+            "group": self.points[result.case.problem, repr(result.case.point)],
         }
 
     def _case(self, result: Result, rows: Sequence[ResultRow]) -> JsonDict:
@@ -285,9 +288,6 @@ class _RunData:
         epochs = self.run.history.get(result.nodeid, NO_RECORD).epochs
         seen = any(measurement.work for measurement in result.measurements)
         shared = self.shared[case.problem]
-        own = {name: size for name, size in case.sizes.items() if name not in shared}
-        point = {name: size for name, size in own.items() if name in case.point}
-        parameters = {name: size for name, size in own.items() if name in case.parameters}
         return {
             # Tests of two modules may share an id, and links need one for each.
             "id": case.id if self.named[case.id] == 1 else result.nodeid,
@@ -295,8 +295,8 @@ class _RunData:
             "problem": case.problem,
             "backend": case.backend or "",
             "variant": case.label,
-            "point": sizes_text(point),
-            "with": f"{sizes_text(parameters)} {chosen_text(result)}".strip(),
+            "point": own_size(case.point, shared),
+            "with": f"{own_size(case.parameters, shared)} {chosen_text(result)}".strip(),
             "against": result.speedup_against or "",
             "command": repeat(self.run, [result.nodeid], [result]),
             "facts": _facts_of(result),
@@ -345,7 +345,7 @@ class _RunData:
             if time is not None and time.invalid is None:
                 sessions.append((run.created, session.device, session.role.value, time))
         return tuple(
-            (self._moment(moment), self._card(card), of, *_TIMES(time))
+            (self.moments[_moment(moment)], self._card(card), of, *_TIMES(time))
             for moment, card, of, time in sessions
             if (ns := time.summary.median_ns) is not None and abs(ns) < _LARGEST
         )
@@ -354,15 +354,11 @@ class _RunData:
         """Returns title, rows and notes; a row ends with the number of what was launched."""
         if work is None:
             return None
-        cells = [(line.cells, (line.name, *launch_cells(line.kernel))) for line in work.lines]
-        rows = ((*figures, self.launched.setdefault(of, len(self.launched))) for figures, of in cells)
+        rows = ((*line.cells, self.launched[line.name, *launch_cells(line.kernel)]) for line in work.lines)
         return work.title, tuple(rows), work.notes
 
-    def _moment(self, moment: datetime | str) -> int:
-        return self.moments.setdefault(_moment(moment), len(self.moments))
-
     def _card(self, uuid: str | None) -> int | None:
-        return self.cards.setdefault(uuid.removeprefix("GPU-")[:8], len(self.cards)) if uuid else None
+        return self.cards[uuid.removeprefix("GPU-")[:8]] if uuid else None
 
 
 # --- samples --------------------------------------------------------------------------------------

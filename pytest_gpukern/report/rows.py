@@ -177,8 +177,7 @@ class ResultRow:
 
     @property
     def own_size(self) -> str:
-        sizes = self.result.case.sizes.items()
-        return sizes_text({name: text for name, text in sizes if name not in self.shared})
+        return own_size(self.result.case.sizes, self.shared)
 
     @property
     def label(self) -> str:
@@ -241,6 +240,10 @@ def shared_sizes(results: Sequence[Result]) -> dict[str, str]:
         return {}
     first, *others = (result.case.sizes for result in results)
     return {name: value for name, value in first.items() if all(o.get(name) == value for o in others)}
+
+
+def own_size(sizes: Mapping[str, object], shared: Collection[str]) -> str:
+    return sizes_text({name: value for name, value in sizes.items() if name not in shared})
 
 
 def chosen_text(result: Result) -> str:

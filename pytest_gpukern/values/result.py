@@ -464,7 +464,7 @@ class CaseInfo(Stored, frozen=True):
         return {name: str(value) for name, value in (self.point | self.parameters).items()}
 
 
-def sizes_text(sizes: Mapping[str, str]) -> str:
+def sizes_text(sizes: Mapping[str, object]) -> str:
     return " ".join(f"{name}={value}" for name, value in sizes.items())
 
 
