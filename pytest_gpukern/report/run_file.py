@@ -39,8 +39,8 @@ def run_text(run: RunResults) -> str:
             name: {**folded_record(record, processes), "device_model": record.device_model}
             for name, record in run.history.items()
         },
-        **{name: plain(getattr(run, name)) for name in _AS_THEY_ARE},
     }
+    stored |= {name: plain(getattr(run, name)) for name in _File.__struct_fields__ if name not in stored}
     stored["processes"] = processes.table()  # complete only now
     try:
         content = msgspec.json.encode(stored)
@@ -74,17 +74,15 @@ def read_run(path: Path) -> RunResults:
     return RunResults(**fields, name=path.name)
 
 
-def _whole(value: Any) -> Any:
-    """Returns plain JSON in which each session is whole; what is no run is left to the schema."""
-    if not isinstance(value, dict):
-        return value
-    processes, whole = value.get("processes"), {name: of for name, of in value.items() if name != "processes"}
+def _whole(fields: dict[str, Any]) -> dict[str, Any]:
+    """Makes each session of plain JSON whole; what is no run is left to the schema."""
+    processes = fields.pop("processes", None)
     for name in ("results", "sessions"):
-        if isinstance(value.get(name), list):
-            whole[name] = [unfolded(result, processes) for result in value[name]]
-    if isinstance(value.get("history"), dict):
-        whole["history"] = {name: whole_record(of, processes) for name, of in value["history"].items()}
-    return whole
+        if isinstance(fields.get(name), list):
+            fields[name] = [unfolded(result, processes) for result in fields[name]]
+    if isinstance(fields.get("history"), dict):
+        fields["history"] = {name: whole_record(of, processes) for name, of in fields["history"].items()}
+    return fields
 
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
@@ -106,8 +104,3 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema",
     problems: tuple[str, ...]
     duration_s: Figure | None
     spent_s: dict[str, Figure]
-
-
-_IN_ANOTHER_FORM = ("gpukern", "created", "results", "sessions", "history")
-_AS_THEY_ARE = tuple(name for name in _File.__struct_fields__ if name not in _IN_ANOTHER_FORM)
-"""Fields of `RunResults` that a file has in their own form."""
