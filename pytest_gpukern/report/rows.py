@@ -120,7 +120,7 @@ class ResultRow:
         measurement: whose time it tells, or None.
         failure: the first line of why the test failed by itself, or None.
         first: whether it is the first of its result, and so names the case and its error.
-        references: results at its point, among them all of the variant that its speed-up is against.
+        peers: results at its point, of which its speed-up is against one.
         shared: axes and parameters that are said elsewhere.
     """
 
@@ -128,7 +128,7 @@ class ResultRow:
     measurement: Measurement | None = None
     failure: str | None = None
     first: bool = True
-    references: Sequence[Result] = ()
+    peers: Sequence[Result] = ()
     shared: Collection[str] = ()
 
     @functools.cached_property
@@ -201,7 +201,7 @@ class ResultRow:
         own = timed.summary.median_ns if timed and timed.invalid is None else None
         if timed is None or not against or not units.is_number(own) or own <= 0:
             return None
-        candidates = [peer for peer in self.references if peer.case.label == against and peer.valid]
+        candidates = [peer for peer in self.peers if peer.case.label == against and peer.valid]
         same = [peer for peer in candidates if peer.case.parameters == case.parameters]
         times = [time for peer in same or candidates if (time := _time(peer, timed)) is not None]
         return min(times) / own if times else None
@@ -225,13 +225,13 @@ class ResultRow:
 
 
 def rows_of(
-    result: Result, failure: str | None, references: Sequence[Result] = (), shared: Collection[str] = ()
+    result: Result, failure: str | None, peers: Sequence[Result] = (), shared: Collection[str] = ()
 ) -> list[ResultRow]:
     """Returns the rows of one result, one a time that counts; `failure` is of the first."""
     wrong = result.correctness is Correctness.INCORRECT
     first, *others = (() if wrong else result.measurements) or (None,)
-    rows = [ResultRow(result, first, failure, references=references, shared=shared)]
-    return rows + [ResultRow(result, time, None, False, references, shared) for time in others]
+    rows = [ResultRow(result, first, failure, peers=peers, shared=shared)]
+    return rows + [ResultRow(result, time, None, False, peers, shared) for time in others]
 
 
 def shared_sizes(results: Sequence[Result]) -> dict[str, str]:

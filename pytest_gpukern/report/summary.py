@@ -51,17 +51,16 @@ class Remark:
 
 
 def problems_of(run: RunResults) -> list[ProblemTable]:
+    """Returns a table a problem, by point, then by variant, each as first come: parallel workers mix them."""
     problems = []
     for name, results in grouped((result.case.problem, result) for result in run.results).items():
-        ordered, shared = _ordered(results), shared_sizes(results)
-        against = {result.speedup_against for result in results}
-        # speed-ups are of the same point
-        references = grouped((_point(result), result) for result in results if result.case.label in against)
-        rows = [
-            row
-            for result in ordered
-            for row in rows_of(result, run.own_failure(result), references.get(_point(result), ()), shared)
-        ]
+        shared, ordered, rows = shared_sizes(results), list[Result](), list[ResultRow]()
+        places = {label: n for n, label in enumerate(dict.fromkeys(of.case.label for of in results))}
+        for peers in grouped((repr([*of.case.point.items()]), of) for of in results).values():
+            peers.sort(key=lambda result: places[result.case.label])
+            ordered += peers
+            for result in peers:
+                rows += rows_of(result, run.own_failure(result), peers, shared)
         problems.append(ProblemTable(name, ordered, rows, shared))
     return problems
 
@@ -176,18 +175,6 @@ def time_spent(run: RunResults) -> str:
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 9.5 else units.time(seconds * 1e9)
-
-
-def _ordered(results: list[Result]) -> list[Result]:
-    """Sorts by point, then by variant, each in order of its first arrival: parallel workers mix them."""
-    points = {point: place for place, point in enumerate(dict.fromkeys(map(_point, results)))}
-    labels = dict.fromkeys(result.case.label for result in results)
-    variants = {label: place for place, label in enumerate(labels)}
-    return sorted(results, key=lambda r: (points[_point(r)], variants[r.case.label]))
-
-
-def _point(result: Result) -> str:
-    return repr([*result.case.point.items()])
 
 
 def _standing(result: Result, run: RunResults) -> str:
