@@ -54,14 +54,12 @@ def problems_of(run: RunResults) -> list[ProblemTable]:
     """Returns a table a problem, by point, then by variant, each as first come: parallel workers mix them."""
     problems = []
     for name, results in grouped((result.case.problem, result) for result in run.results).items():
-        shared, ordered, rows = shared_sizes(results), list[Result](), list[ResultRow]()
+        shared, rows = shared_sizes(results), list[ResultRow]()
         places = {label: n for n, label in enumerate(dict.fromkeys(of.case.label for of in results))}
         for peers in grouped((repr([*of.case.point.items()]), of) for of in results).values():
-            peers.sort(key=lambda result: places[result.case.label])
-            ordered += peers
-            for result in peers:
+            for result in sorted(peers, key=lambda result: places[result.case.label]):
                 rows += rows_of(result, run.own_failure(result), peers, shared)
-        problems.append(ProblemTable(name, ordered, rows, shared))
+        problems.append(ProblemTable(name, [row.result for row in rows if row.first], rows, shared))
     return problems
 
 
@@ -76,16 +74,13 @@ def needs_a_reader(rows: Iterable[ResultRow]) -> dict[str, list[Remark]]:
         for footnote in dict.fromkeys(row.footnotes)
         if not footnote.quiet
     )
-    kinds: dict[str, list[Remark]] = {}
+    remarks = list[Remark]()
     for pairs in having.values():
         footnote, results = pairs[0][0], tuple(result for _, result in pairs)
         key = f" ({footnote.key})" if footnote.key else ""
-        remark = Remark(footnote, results, tuple(result.case.id + key for result in results))
-        kinds.setdefault(footnote.kind, []).append(remark)
-    return {
-        kind: sorted(kinds[kind], key=lambda remark: -units.size_of_change(remark.footnote.ratio))
-        for kind in sorted(kinds, key=_rank)
-    }
+        remarks.append(Remark(footnote, results, tuple(result.case.id + key for result in results)))
+    remarks.sort(key=lambda of: (_rank(of.footnote.kind), -units.size_of_change(of.footnote.ratio)))
+    return grouped((remark.footnote.kind, remark) for remark in remarks)
 
 
 def _rank(kind: str) -> tuple[int, int, str]:
