@@ -515,10 +515,8 @@ def others(run: RunResults) -> list[Others]:
         entries.sort(key=lambda entry: -entry[0])
         ratios = tuple(ratio for *_, ratio in entries if units.is_number(ratio))
         said.append(Others(kind, tuple(name for _, name, _ in entries), ratios, cause))
-    return sorted(
-        said,
-        key=lambda other: (severity(other.kind), -max(map(units.size_of_change, other.ratios), default=0.0)),
-    )
+    said.sort(key=lambda of: (severity(of.kind), -max(map(units.size_of_change, of.ratios), default=0.0)))
+    return said
 
 
 def _cause(verdict: Verdict) -> str:

@@ -36,9 +36,8 @@ def read_all(paths: Iterable[Path]) -> list[RunResults]:
     for model, files in together.items():
         name = files[0][0] if len(files) == 1 else f"{len(files)} baselines of {model}"
         baselines = [held for _, held in files if isinstance(held, Baseline)]
-        runs += (
-            [run_of(baselines, name)] if baselines else [of for _, of in files if isinstance(of, RunResults)]
-        )
+        of_files = [held for _, held in files if isinstance(held, RunResults)]
+        runs += of_files or [run_of(baselines, name)]
     return runs
 
 
