@@ -11,7 +11,7 @@ from pytest_gpukern.cli import exits
 from pytest_gpukern.findings.fleet import changed, judged, split_sessions
 from pytest_gpukern.report import units
 from pytest_gpukern.report.fleet import FORMS, FleetReport, terminal
-from pytest_gpukern.report.fleet_files import NO_RUNS, host_and_index, read_figures, run_files
+from pytest_gpukern.report.fleet_files import host_and_index, read_figures
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.untrusted_json import FileError, content_of, printable
 
@@ -50,19 +50,15 @@ def _run(known: argparse.Namespace) -> int:
     form = None if known.output is None else FORMS.get(known.output.suffix.lower())
     if known.output is not None and form is None:
         raise exits.RefusedError(f"{known.output} names no form: end it in {', '.join(FORMS)}", exits.USAGE)
-    figures, unreadable = read_figures(file for path in known.files for file in run_files(path))
-    if not figures:
-        raise (*unreadable, FileError(known.files[0], "holds no run", NO_RUNS))[0]
+    figures, unreadable = read_figures(known.files)
     raising, confirming = split_sessions(figures)
     unread = [(host, index) for host, index in (host_and_index(error.path) for error in unreadable) if index]
     reported = {each.card.host for each in figures} | {host for host, _ in unread}
     listed = {} if known.expect is None else _hosts(known.expect, reported)
-    expected = None if known.expect is None else listed.values()
+    expected = listed.values() if listed else None
     found, change = judged(raising, confirming, expected=expected, unreadable=unread), None
     if known.before is not None:
-        before, damaged = read_figures(run_files(known.before))
-        if not before:
-            raise damaged[0]
+        before, damaged = read_figures([known.before])
         unreadable += damaged
         change = changed(before, raising, confirming)
         if change is None:

@@ -19,12 +19,11 @@ from pytest_gpukern.values.form_table import RUN_FILE
 from pytest_gpukern.values.result import Result, SessionRole
 from pytest_gpukern.values.untrusted_json import FileError
 
-NO_RUNS = "gpukern validate --gpukern-report=FOLDER/ writes them"
 _PACKED = f"{RUN_FILE}.gz"
 _CASE = re.compile(r"\[(.*)\]")
 
 
-def run_files(path: Path) -> list[Path]:
+def _run_files(path: Path) -> list[Path]:
     """Returns a file itself, or all run files below a folder by name; FileError if it has none.
 
     A folder that cannot be listed stands for the files in it: to read it is an error that names it.
@@ -36,7 +35,7 @@ def run_files(path: Path) -> list[Path]:
     names = (Path(folder, name) for folder, _, names in folders for name in names)
     files = sorted(file for file in names if file.name.endswith((RUN_FILE, _PACKED)))
     if not files and not unlisted:
-        raise FileError(path, "holds no run files", NO_RUNS)
+        raise FileError(path, "holds no run files", "gpukern validate --gpukern-report=FOLDER/ writes them")
     return files + unlisted
 
 
@@ -47,15 +46,21 @@ def host_and_index(path: Path) -> tuple[str, str]:
     return (host, index) if host and index.isdecimal() else (path.absolute().parent.name, "")
 
 
-def read_figures(files: Iterable[Path]) -> tuple[list[CardFigures], list[FileError]]:
-    """Returns the figures in all files, and of those that cannot be read, why; the same file counts once."""
+def read_figures(paths: Iterable[Path]) -> tuple[list[CardFigures], list[FileError]]:
+    """Returns the figures in files and folders, and of files that cannot be read, why; a file counts once.
+
+    Raises FileError if a folder has no run files, or no file can be read.
+    """
     figures: list[CardFigures] = []
     unreadable = []
-    for path in {os.path.realpath(path): path for path in files}.values():
+    files = (file for path in paths for file in _run_files(path))
+    for path in {os.path.realpath(file): file for file in files}.values():
         try:
             figures += figures_of(read_run(path), *host_and_index(path))
         except FileError as error:
             unreadable.append(error)
+    if not figures:
+        raise unreadable[0]
     return figures, unreadable
 
 
@@ -90,18 +95,18 @@ def figures_of(run: RunResults, host: str = "", index: str = "") -> list[CardFig
         host: of the cards, as people call it.
         index: of the card in nvidia-smi, if there is one.
     """
-    uuids = list(dict.fromkeys(filter(None, map(_uuid, run.results))))
+    uuids = list(dict.fromkeys(filter(None, map(_uuid, run.results)))) or [f"{host}-{index}"]
     # What was measured on the host alone is told of its only card, and of none where there are several.
-    of_host = f"{host}-{index}" if not uuids else uuids[0] if len(uuids) == 1 else None
+    of_host = uuids[0] if len(uuids) == 1 else None
     # Each test of an isolated run is a process, so the second result of a test is of session 1.
-    sessions: dict[tuple[str, int], list[Result]] = {(uuid, 0): [] for uuid in uuids or [f"{host}-{index}"]}
+    sessions: dict[tuple[str, int], list[Result]] = {(uuid, 0): [] for uuid in uuids}
     for first in run.results:
         results = (first, *run.sessions_of(first))
         measured = [result for result in results if result.role is not SessionRole.CONFIRMING]
         for turn, result in enumerate(measured):
             if (uuid := _uuid(result) or of_host) is not None:
                 sessions.setdefault((uuid, turn), []).append(result)
-    failed = {} if len(uuids) > 1 else {test: failure.text for test, failure in run.failures.items()}
+    failed = {} if of_host is None else {test: failure.text for test, failure in run.failures.items()}
     not_run = {intern(skip.id): intern(skip.reason) for skip in run.skips}
     for nodeid, text in failed.items():
         of_case = _CASE.search(nodeid)
