@@ -33,7 +33,7 @@ import itertools
 import math
 import re
 import statistics
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -98,16 +98,16 @@ class Finding(NamedTuple):
     Attributes:
         what: `wrong`, `wrong everywhere`, `bits`, `odd bits`, `missing`, `told`, `few` or `lacking`; or what
             slower cards have in common: `driver`, `libraries` or `host`.
-        where: card, host or case, driver or libraries.
+        where: name of a card, host or case, driver or libraries.
         names: outputs or cases, or what the runs of a card told.
         number: of cards that are so, or of sessions; `of` all cards of the model, or those of most hosts.
-        cards: with wrong outputs or other bits, or slower ones.
+        cards: those that it is about; none of `missing` and `few`.
         shifts: class → log ratio of slower cards, of the classes that stand out.
     """
 
     kind: Kind
     what: str
-    where: Card | str
+    where: str
     names: tuple[str, ...] = ()
     number: int = 0
     of: int = 0
@@ -128,13 +128,6 @@ class Model:
     cards: Mapping[Card, CardFinding]
     groups: tuple[Finding, ...]
     spreads: Mapping[str, tuple[float, float]]
-
-    @property
-    def bad(self) -> bool:
-        """Whether it is confirmed that a card or a group of them is slow."""
-        return any(of.bad for of in self.cards.values()) or any(
-            group.kind is Kind.SLOW for group in self.groups
-        )
 
 
 @dataclass(frozen=True)
@@ -160,10 +153,15 @@ class FleetFindings:
     measured: tuple[datetime, datetime]
 
     @property
+    def _all_findings(self) -> list[Finding]:
+        return [*self.findings, *(group for model in self.models for group in model.groups)]
+
+    @property
     def confirmed(self) -> bool:
-        """Whether a card is slow or corrupt for sure."""
-        corrupt = any(finding.kind is Kind.CORRUPT for finding in self.findings)
-        return corrupt or any(model.bad for model in self.models)
+        """Whether a card, or a group of them, is slow or corrupt for sure."""
+        cards = (card for model in self.models for card in model.cards.values())
+        sure = any(finding.kind in (Kind.CORRUPT, Kind.SLOW) for finding in self._all_findings)
+        return sure or any(card.bad for card in cards)
 
     @property
     def bad(self) -> bool:
@@ -173,12 +171,10 @@ class FleetFindings:
     @property
     def to_drain(self) -> list[str]:
         """Hosts with a card that is confirmed to be slow or corrupt, or computed wrongly by itself."""
-        at_fault = (of for of in self.findings if of.kind is Kind.CORRUPT or of.what == "wrong")
-        cards = [card for finding in at_fault for card in finding.cards]
+        at_fault = (of for of in self._all_findings if of.what in ("wrong", "bits", "host"))
+        cards = [card for of in at_fault if of.kind is not Kind.SUSPECTED for card in of.cards]
         for model in self.models:
             cards += [card for card, of in model.cards.items() if of.verdict is CardVerdict.SLOW]
-            slow = (group for group in model.groups if group.kind is Kind.SLOW and group.what == "host")
-            cards += [group.cards[0] for group in slow]
         return sorted({card.host for card in cards}, key=_natural)
 
 
@@ -216,7 +212,7 @@ def judged(
     by_card, first, fresh = _by_card([*raising, *confirming]), _by_card(raising), _by_card(confirming)
     by_model = grouped((card.model, card) for card in by_card if card.model)
     moments = [session.created for session in (*raising, *confirming)]
-    failed = {card: max(session.failed for session in of) for card, of in by_card.items()}
+    failed = {card: n for card, of in by_card.items() if (n := max(session.failed for session in of))}
     findings = [wrong for cards in by_model.values() for wrong in _wrong(cards, by_card)]
     findings += [*_corrupt(by_card), *_silent(by_card, expected, unreadable)]
     findings += [lacking for cards in by_model.values() for lacking in _lacking(cards, by_card)]
@@ -225,7 +221,7 @@ def judged(
         tuple(_judged_model(name, of, first, fresh) for name, of in by_model.items()),
         tuple(findings),
         expected is not None,
-        {card: count for card, count in failed.items() if count},
+        failed,
         max(map(len, fresh.values()), default=0),
         (min(moments), max(moments)),
     )
@@ -275,7 +271,7 @@ def _silent(
             reasons = (why for session in sessions for why in session.not_run.values())
             told = ["nothing valid was measured", *told, *reasons]
         if told:
-            yield Finding(Kind.SILENT, "told", card, tuple(dict.fromkeys(told)))
+            yield Finding(Kind.SILENT, "told", str(card), tuple(dict.fromkeys(told)), cards=(card,))
     for on_hosts in grouped((card.model, card.host) for card in by_card).values():
         counts = Counter(on_hosts)
         usual, hosts = Counter(counts.values()).most_common(1)[0]
@@ -296,7 +292,7 @@ def _lacking(cards: Sequence[Card], by_card: _ByCard) -> Iterator[Finding]:
         lacking = {key.rpartition(" ")[0]: None for key in usual if timed[card] and key not in timed[card]}
         if cases := [case for case in lacking if case not in wrong]:
             names = tuple(f"{case} ({why.get(case, 'no valid time')})" for case in cases)
-            yield Finding(Kind.SILENT, "lacking", card, names)
+            yield Finding(Kind.SILENT, "lacking", str(card), names, cards=(card,))
 
 
 def _corrupt(by_card: _ByCard) -> Iterator[Finding]:
@@ -323,7 +319,7 @@ def _corrupt(by_card: _ByCard) -> Iterator[Finding]:
         for card, of_sessions in in_doubt.items():
             outputs = tuple(sorted({output for here in of_sessions for output, _ in here}))
             kind, what = (Kind.CORRUPT, "bits") if len(of_sessions) > 1 else (Kind.SUSPECTED, "odd bits")
-            yield Finding(kind, what, card, outputs, len(of_sessions), cards=(card,))
+            yield Finding(kind, what, str(card), outputs, len(of_sessions), cards=(card,))
 
 
 # --- what is measured again -----------------------------------------------------------------------
@@ -482,8 +478,8 @@ class _Shifts:
         """Judges drivers, then libraries, then hosts, each by what the former leave; sets the limits."""
         most = statistics.mode(card.libraries for card in self.cards)
         sets = (_differing(card.libraries, most) or "those of most cards" for card in self.cards)
-        drivers, libraries = self._rows(card.versions[0][1] for card in self.cards), self._rows(sets)
-        of_hosts = self._rows(card.host for card in self.cards)
+        names = ((card.versions[0][1] for card in self.cards), sets, (card.host for card in self.cards))
+        drivers, libraries, of_hosts = (grouped(zip(of, itertools.count(), strict=False)) for of in names)
         hosts = {name: rows for name, rows in of_hosts.items() if len(rows) > 1}
         hosts = hosts if len(hosts) >= FEWEST_CARDS else {}
         judged_ones = len(self.cards) + len(hosts) + len(drivers) + len(libraries)
@@ -504,9 +500,6 @@ class _Shifts:
             middles = np.array([self._middle(rows)[0] for rows in hosts.values()])
             usual = _median(middles)
             self._judge("host", hosts, np.array([usual, 0 * usual]), _limits(middles - usual, chance))
-
-    def _rows(self, names: Iterable[str]) -> dict[str, list[int]]:
-        return grouped(zip(names, itertools.count(), strict=False))
 
     def _middle(self, rows: list[int]) -> Array:
         """Returns the shifts of a group of cards: 2 × classes, raised and fresh."""
@@ -606,12 +599,12 @@ def changed(
         shifts[model] = _medians({name: math.log(times[kernel] / usual[kernel])} for kernel, name in classes)
     first, last = (_medians(of[card][0].canaries for card in own) for of in (old, now))
     had, has = _versions(old), _versions(now)
-    names = sorted(had.keys() | has.keys())
+    versions = {name: (had.get(name, ()), has.get(name, ())) for name in sorted(had | has)}
     return Change(
         len(own),
         shifts,
         {name: math.log(last[name] / first[name]) for name in first if name in last},
-        {name: (had[name], has[name]) for name in names if had[name] != has[name]},
+        {name: sides for name, sides in versions.items() if sides[0] != sides[1]},
         judged(*both),
     )
 
@@ -621,8 +614,7 @@ def _medians(mappings: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in gathered.items()}
 
 
-def _versions(cards: Iterable[Card]) -> Mapping[str, tuple[str, ...]]:
-    """Returns driver or library → its versions on all cards, none for any other name."""
+def _versions(cards: Iterable[Card]) -> dict[str, tuple[str, ...]]:
+    """Returns driver or library → its versions on all cards."""
     found = grouped(pair for card in cards for pair in card.versions)
-    versions = {name: tuple(sorted({*of})) for name, of in found.items()}
-    return defaultdict(tuple, versions)
+    return {name: tuple(sorted({*of})) for name, of in found.items()}

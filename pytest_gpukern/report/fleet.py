@@ -70,9 +70,9 @@ _SAID = {
 
 
 def _of_finding(finding: Finding, causes: Sequence[Cause] = (), confirmed: str = "", since: str = "") -> Row:
-    where, (text, remedy) = str(finding.where), _SAID[finding.what]
+    text, remedy = _SAID[finding.what]
     values = {
-        "quoted": shlex.quote(printable(where)),
+        "quoted": shlex.quote(printable(finding.where)),
         "names": units.named(finding.names),
         "on": units.named(finding.cards),
         "number": finding.number,
@@ -83,11 +83,10 @@ def _of_finding(finding: Finding, causes: Sequence[Cause] = (), confirmed: str =
         "confirmed": confirmed if finding.kind is Kind.SLOW else _NOT_YET,
     }
     texts = (text.format(**values), *(cause.text for cause in causes))
-    remedies = _remedies(causes, finding.cards[0]) if causes else ()
+    remedies = _remedies((cause.remedy for cause in causes), finding.cards[0]) if causes else ()
     remedies = remedies or tuple(filter(None, (remedy.format(**values),)))
-    place = f"{finding.what} {where}" if finding.what in ("driver", "libraries") else where
-    cards = (finding.where,) if isinstance(finding.where, Card) else finding.cards
-    return Row(finding.kind, place, "; ".join(texts), remedies, cards)
+    where = f"{finding.what} {finding.where}" if finding.what in ("driver", "libraries") else finding.where
+    return Row(finding.kind, where, "; ".join(texts), remedies, finding.cards)
 
 
 def _of_card(card: Card, finding: CardFinding, confirmed: str, since: str) -> Row:
@@ -101,19 +100,14 @@ def _of_card(card: Card, finding: CardFinding, confirmed: str, since: str) -> Ro
     }.get(finding.verdict, "")
     causes = [cause for cause in finding.causes if cause.fault or finding.slower or finding.suspected]
     text = "; ".join(filter(None, (said, *(cause.text for cause in causes))))
-    remedies = _remedies(causes, card)
-    if finding.bad and not remedies:
-        remedies = (_UNEXPLAINED.format(index=_index(card)),)
+    remedies = _remedies([cause.remedy for cause in causes] or [_UNEXPLAINED] * finding.bad, card)
     kind = Kind.SLOW if finding.bad else Kind.SUSPECTED if finding.suspected else Kind.NOTED
     return Row(kind, str(card), text, remedies, (card,))
 
 
-def _remedies(causes: Iterable[Cause], card: Card) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(cause.remedy.format(index=_index(card)) for cause in causes))
-
-
-def _index(card: Card) -> str:
-    return card.index.partition(" ")[0] or card.uuid
+def _remedies(texts: Iterable[str], card: Card) -> tuple[str, ...]:
+    index = card.index.partition(" ")[0] or card.uuid
+    return tuple(dict.fromkeys(text.format(index=index) for text in texts))
 
 
 def _changes(shifts: Mapping[str, float], names: Iterable[str]) -> str:

@@ -19,7 +19,6 @@ from pytest_gpukern.values.form_table import RUN_FILE
 from pytest_gpukern.values.result import Result, SessionRole
 from pytest_gpukern.values.untrusted_json import FileError
 
-_PACKED = f"{RUN_FILE}.gz"
 _CASE = re.compile(r"\[(.*)\]")
 
 
@@ -33,7 +32,7 @@ def _run_files(path: Path) -> list[Path]:
     unlisted = list[Path]()
     folders = os.walk(path, onerror=lambda error: unlisted.append(Path(error.filename)))
     names = (Path(folder, name) for folder, _, names in folders for name in names)
-    files = sorted(file for file in names if file.name.endswith((RUN_FILE, _PACKED)))
+    files = sorted(file for file in names if file.name.endswith((RUN_FILE, f"{RUN_FILE}.gz")))
     if not files and not unlisted:
         raise FileError(path, "holds no run files", "gpukern validate --gpukern-report=FOLDER/ writes them")
     return files + unlisted
