@@ -8,10 +8,11 @@ own for each GPU.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -60,10 +61,10 @@ def validate_all_gpus(asked: ValidateOptions) -> int:
     further = [argument for token in tokens if is_for_children(token.option) for argument in token.written]
     try:
         with open_nvml() as nvml:
-            host = _Host.of(nvml)
-        return _record(host, asked) if asked.baseline == "append" else _Validation(host, asked, further).run()
-    except (NoRunError, NvmlUnavailable, DeviceError, FileError) as error:
-        raise exits.RefusedError(error, getattr(error, "status", exits.BAD)) from error
+            host = _Host.of(asked, nvml)
+        return _record(host) if asked.baseline == "append" else _Validation(host, further).run()
+    except (NvmlUnavailable, DeviceError, FileError) as error:
+        raise exits.RefusedError(error) from error
 
 
 def _tokens(options: Sequence[str]) -> list[Token]:
@@ -83,13 +84,14 @@ def _tokens(options: Sequence[str]) -> list[Token]:
 
 @dataclass(frozen=True)
 class _Host:
-    """Holds the GPUs that are validated, and those that are not, with the reason in words."""
+    """Holds what is asked, the GPUs that are validated, and why others are not, in words."""
 
+    asked: ValidateOptions
     gpus: dict[str, Device]
     left_out: tuple[str, ...]
 
     @classmethod
-    def of(cls, nvml: Nvml) -> _Host:
+    def of(cls, asked: ValidateOptions, nvml: Nvml) -> _Host:
         """Returns the visible GPUs; DeviceError if there is none to validate."""
         whole, parts, unopened = visible_gpus(nvml)
         left_out = [f"{parts} instances of MIG: they share a GPU"] if parts else []
@@ -100,7 +102,8 @@ class _Host:
                 f"{', '.join(map(str, others))}: of another model than {whole[0].name}. Validate them by "
                 f"themselves: CUDA_VISIBLE_DEVICES={chosen} gpukern {_COMMAND}"
             )
-        return cls({gpu.uuid: gpu for gpu in whole if gpu not in others}, (*left_out, *unopened))
+        gpus = {gpu.uuid: gpu for gpu in whole if gpu not in others}
+        return cls(asked, gpus, (*left_out, *unopened))
 
     def short(self, uuid: str) -> str:
         return short_uuid(uuid, self.gpus)
@@ -109,29 +112,27 @@ class _Host:
         """Returns a GPU's number in nvidia-smi and the beginning of its UUID: `0 GPU-8d1f0a2c`."""
         return f"{self.gpus[uuid].index} {self.short(uuid)}"
 
-    def keep(self, uuid: str, folders: Iterable[Path], content: bytes) -> None:
-        """Writes a run's file of a GPU into folders."""
-        for folder in folders:
+    def keep(self, uuid: str, content: bytes) -> None:
+        """Writes a run's file of a GPU into the folders."""
+        for folder in self.asked.folders:
             write_run(folder, socket.gethostname(), str(self.gpus[uuid].index), content)
 
     @contextlib.contextmanager
     def side_by_side(
-        self,
-        asked: ValidateOptions,
-        options: Sequence[str],
-        uuids: Iterable[str],
-        tests: Sequence[str] = (),
+        self, options: Sequence[str], uuids: Iterable[str], tests: Sequence[str] = ()
     ) -> Iterator[dict[str, Run]]:
         """Starts a pytest for each GPU, of all suites with its reports, or of some tests.
 
-        They take turns where they time something on the host.
+        A report `run.json` is `run-GPU-8d1f0a2c.json` of one GPU. They take turns where they time something
+        on the host.
         """
         with contextlib.ExitStack() as stack:
             turns = {RUN_FOLDER_VARIABLE: stack.enter_context(TemporaryFolder("validate"))}
             runs = {}
             for uuid in uuids:
-                paths = [] if tests else [_of_gpu(Path(path), self.short(uuid)) for path in asked.reports]
-                given = [_KERNELS_ONLY, *options, *(f"{REPORT}={path}" for path in paths)]
+                paths = () if tests else map(Path, self.asked.reports)
+                own = (path.with_stem(f"{path.stem}-{self.short(uuid)}") for path in paths)
+                given = [_KERNELS_ONLY, *options, *(f"{REPORT}={path}" for path in own)]
                 run = started(given, tests=tests, gpus=[uuid], environ=turns)
                 runs[uuid] = stack.enter_context(run)
             yield runs
@@ -142,21 +143,16 @@ class _Host:
         sys.stdout.write(run.output)
 
 
-def _of_gpu(path: Path, gpu: str) -> Path:
-    """Returns the file of one GPU: `run-GPU-8d1f0a2c.json` for `run.json`."""
-    return path.with_stem(f"{path.stem}-{gpu}")
-
-
-def _record(host: _Host, asked: ValidateOptions) -> int:
+def _record(host: _Host) -> int:
     """Records every GPU at the same time, in a run of its own each; shows one run after the other."""
     statuses = []
-    with host.side_by_side(asked, asked.options, host.gpus) as runs:
+    with host.side_by_side(host.asked.options, host.gpus) as runs:
         _say(f"recording {units.counted(len(runs), 'GPU')} side by side")
         for uuid, run in runs.items():
             statuses.append(run.process.wait())
             host.show(uuid, run)
             if run.file.exists():
-                host.keep(uuid, asked.folders, run.file.read_bytes())
+                host.keep(uuid, run.file.read_bytes())
     exits.show([*_not_validated(host)])
     return next((status for status in statuses if status not in RAN), max(statuses))
 
@@ -166,7 +162,6 @@ class _Validation:
     """Validates the GPUs of a host; `further` are pytest's options in all rounds but the first."""
 
     host: _Host
-    asked: ValidateOptions
     further: Sequence[str]
     statuses: list[int] = field(default_factory=list)
     figures: list[CardFigures] = field(default_factory=list)
@@ -174,39 +169,37 @@ class _Validation:
     def run(self) -> int:
         uuids = [*self.host.gpus]
         _say(f"measuring {units.counted(len(uuids), 'GPU')} side by side")
-        self._round(self.asked.options, uuids)
-        kernels = fleet.to_measure_again(self.figures)
-        for number in range(2, cards.ROUNDS + 1) if kernels else ():
-            self._again(f"session {number} of {cards.ROUNDS}", uuids, kernels)
+        self._round(self.host.asked.options, uuids)
+        tests = fleet.to_measure_again(self.figures)
+        for number in range(2, cards.ROUNDS + 1) if tests else ():
+            self._again(f"session {number} of {cards.ROUNDS}", uuids, {*itertools.chain(*tests.values())})
         raising = [*self.figures]
         found = fleet.judged(raising, expected=())
         if suspects := fleet.to_confirm(found):
-            self._confirm(suspects, kernels)
-            confirming = self.figures[len(raising) :]
-            found = fleet.judged(raising, confirming, expected=())
+            self._confirm(suspects, tests)
+            found = fleet.judged(raising, self.figures[len(raising) :], expected=())
         report = FleetReport(found)
         lines = ["", *terminal(report, exits.width()), *_not_validated(self.host)]
         exits.show([*lines, f"gpukern {_COMMAND}: {report.verdict[0]}"])
         return max(*self.statuses, int(found.confirmed))
 
-    def _confirm(self, suspects: Mapping[Card, fleet.Recheck], kernels: Mapping[str, str]) -> None:
+    def _confirm(self, suspects: Mapping[Card, fleet.Recheck], tests: Mapping[str, Sequence[str]]) -> None:
         """Measures suspected GPUs and a neighbour again."""
         neighbours = dict.fromkeys(again.neighbour for again in suspects.values())
         others = [card for card in neighbours if card is not None and card not in suspects]
-        doubtful = {name for again in suspects.values() for name in again.classes}
-        doubtful_kernels = [kernel for kernel, name in kernels.items() if name in doubtful]
+        classes = {name for again in suspects.values() for name in again.classes}
+        doubtful = {test for name in classes for test in tests.get(name, ())}
         names = ", ".join(card.index for card in suspects)
         neighbours_text = f" beside {', '.join(card.index for card in others)}" if others else ""
-        for number in range(1, cards.FRESH_ROUNDS + 1) if doubtful_kernels else ():
+        for number in range(1, cards.FRESH_ROUNDS + 1) if doubtful else ():
             what = f"fresh session {number} of {cards.FRESH_ROUNDS}, of {names}{neighbours_text}"
-            self._again(what, [card.uuid for card in (*suspects, *others)], doubtful_kernels)
+            self._again(what, [card.uuid for card in (*suspects, *others)], doubtful)
 
-    def _again(self, what: str, uuids: Sequence[str], kernels: Iterable[str]) -> None:
-        """Measures kernels again in fresh processes, without judging."""
-        known = {kernel: of.test for figures in self.figures for kernel, of in figures.kernels.items()}
-        begun, tests = time.monotonic(), sorted({known[kernel] for kernel in kernels})
+    def _again(self, what: str, uuids: Sequence[str], tests: Set[str]) -> None:
+        """Measures tests again in fresh processes, without judging."""
+        begun = time.monotonic()
         try:
-            self._round([*self.further, *_UNJUDGED], uuids, tests)
+            self._round([*self.further, *_UNJUDGED], uuids, sorted(tests))
         except NoRunError as error:
             raise DeviceError(f"{error}, so the GPUs were not compared") from error
         _say(f"{what}: {units.counted(len(tests), 'test')}, {units.duration(time.monotonic() - begun)}")
@@ -214,7 +207,7 @@ class _Validation:
     def _round(self, options: Sequence[str], uuids: Sequence[str], tests: Sequence[str] = ()) -> None:
         """Measures GPUs; shows chosen tests only if they failed. NoRunError if no run came to its end."""
         lost = 0
-        with self.host.side_by_side(self.asked, options, uuids, tests) as runs:
+        with self.host.side_by_side(options, uuids, tests) as runs:
             for uuid, run in runs.items():
                 status = run.process.wait()
                 if not tests or status != exits.FINE:
@@ -233,7 +226,7 @@ class _Validation:
                 for of in figures_of(read_run(run.file)):
                     known = replace(of.card, uuid=uuid, index=gpu.index, model=gpu.model)
                     self.figures.append(replace(of, card=known))
-                self.host.keep(uuid, self.asked.folders, content)
+                self.host.keep(uuid, content)
 
 
 def _not_validated(host: _Host) -> list[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import importlib.util
+import itertools
 import logging
 import secrets
 import socket
@@ -278,14 +279,10 @@ class _Validation:
         bits = [finding for finding in found.findings if "bits" in finding.what]
         doubtful: dict[Card, Card | None] = {card: None for of in bits for card in of.cards}
         doubtful |= {card: again.neighbour for card, again in fleet.to_confirm(found).items()}
-        chosen = fleet.to_measure_again(self.raising).keys()
         cases = {output.partition(" ")[0] for of in bits for output in of.names}
-        tests = {
-            kernel.test: None
-            for figures in self.raising
-            for name, kernel in figures.kernels.items()
-            if name in chosen or name.partition(" ")[0] in cases
-        }
+        kernels = (pair for figures in self.raising for pair in figures.kernels.items())
+        odd = [kernel.test for name, kernel in kernels if name.partition(" ")[0] in cases]
+        tests = sorted({*itertools.chain(*fleet.to_measure_again(self.raising).values()), *odd})
         for card, neighbour in doubtful.items():
             if self._cards[card].tests is None:
                 self._say(

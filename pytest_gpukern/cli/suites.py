@@ -110,12 +110,8 @@ def visible_gpus(nvml: Nvml) -> tuple[list[Device], int, list[str]]:
 # --- the process ----------------------------------------------------------------------------------
 
 
-class NoRunError(Exception):
-    """Says why there is no run file, and holds the status to end with."""
-
-    def __init__(self, why: str, status: int = BAD) -> None:
-        super().__init__(why)
-        self.status = status
+class NoRunError(RefusedError):
+    """Says why there is no run file."""
 
 
 @dataclass(frozen=True)

@@ -335,10 +335,10 @@ def kernel_classes(by_card: _ByCard) -> dict[str, str]:
     return {kernel: max(LIMITS, key=of.__getitem__) for kernel, of in counts.items() if None not in of}
 
 
-def to_measure_again(sessions: Sequence[CardFigures]) -> dict[str, str]:
-    """Returns kernel → class of those that further sessions measure: the quickest of each problem in turn.
+def to_measure_again(sessions: Sequence[CardFigures]) -> dict[str, list[str]]:
+    """Returns class → tests of the kernels to measure further: the quickest of each problem in turn.
 
-    `CardFigures.kernels` has their tests. Cases that one card computed wrongly are left out.
+    Cases that one card computed wrongly are left out.
     """
     kernels = {kernel: of for session in sessions for kernel, of in session.kernels.items()}
     wrong = {case for session in sessions for case in session.wrong}
@@ -347,9 +347,9 @@ def to_measure_again(sessions: Sequence[CardFigures]) -> dict[str, str]:
     right.sort(key=lambda kernel: kernels[kernel].took_s)
     of_problems = grouped(((classes[kernel], kernels[kernel].problem), kernel) for kernel in right)
     turns = {kernel: turn for of in of_problems.values() for turn, kernel in enumerate(of)}
-    of_classes = grouped((classes[kernel], kernel) for kernel in sorted(turns, key=turns.__getitem__))
-    enough = {name: of for name, of in of_classes.items() if len(of) >= FEWEST_CASES}
-    return {kernel: name for name, of in enough.items() for kernel in of[:_KERNELS_OF_A_CLASS]}
+    in_turn = sorted(turns, key=turns.__getitem__)
+    tests = grouped((classes[kernel], kernels[kernel].test) for kernel in in_turn)
+    return {name: of[:_KERNELS_OF_A_CLASS] for name, of in tests.items() if len(of) >= FEWEST_CASES}
 
 
 class Recheck(NamedTuple):
