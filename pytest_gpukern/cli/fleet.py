@@ -13,6 +13,7 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.fleet import FORMS, FleetReport, terminal
 from pytest_gpukern.report.fleet_files import host_and_index, read_figures
 from pytest_gpukern.values.atomic_file import write_named
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.untrusted_json import FileError, content_of, printable
 
 _SHOWN = 8
@@ -55,8 +56,7 @@ def _run(known: argparse.Namespace) -> int:
     unread = [(host, index) for host, index in (host_and_index(error.path) for error in unreadable) if index]
     reported = {each.card.host for each in figures} | {host for host, _ in unread}
     listed = {} if known.expect is None else _hosts(known.expect, reported)
-    expected = listed.values() if listed else None
-    found, change = judged(raising, confirming, expected=expected, unreadable=unread), None
+    found, change = judged(raising, confirming, expected=listed or None, unreadable=unread), None
     if known.before is not None:
         before, damaged = read_figures([known.before])
         unreadable += damaged
@@ -68,14 +68,13 @@ def _run(known: argparse.Namespace) -> int:
     if form is not None:
         write_named(known.output, form(report), "-o")
     if known.drain:
-        as_listed = {host: name for name, host in listed.items()}
         if report.drain:
-            exits.show([as_listed.get(host, host) for host in report.drain])
+            exits.show([listed.get(host, host) for host in report.drain])
         for error in unreadable:
             exits.complain("fleet", error)
     else:
         exits.show([*terminal(report, exits.width()), *[f"wrote {known.output}"] * (form is not None)])
-        if unlisted := sorted(reported - {*listed.values()}) if listed else []:
+        if unlisted := sorted(reported - listed.keys()) if listed else []:
             exits.show([f"not in {known.expect}: {units.named(map(printable, unlisted), _SHOWN)}"])
     if found.bad or (change is not None and change.moved.confirmed):
         return exits.BAD
@@ -83,7 +82,7 @@ def _run(known: argparse.Namespace) -> int:
 
 
 def _hosts(path: Path, reported: Iterable[str]) -> dict[str, str]:
-    """Returns listed name → name of the host in the run files, or the listed one if it did not report.
+    """Returns name of a host in the run files, or the listed one if it did not report → listed name.
 
     A line may be one of MPI's: `node7:8`, or `node7 slots=8`. What follows a `#` is a remark. Upper and lower
     case are alike. A name without a domain is that of the only host that begins with it, and one with a
@@ -98,18 +97,15 @@ def _hosts(path: Path, reported: Iterable[str]) -> dict[str, str]:
     names = [re.sub(r":\d+$", "", first) for first, *_ in filter(None, words)]
     if not names:
         raise FileError(path, "names no host", remedy)
+    hosts = {host.casefold(): host for host in reported}
+    begins = grouped((folded.partition(".")[0], host) for folded, host in hosts.items())
+    only = {short: of[0] for short, of in begins.items() if len(of) == 1}
+    listed = {}
     for name in names:
         if not re.fullmatch(r"[\w.-]+", name):
             raise FileError(path, f"{printable(name)!r} is no name of a host", remedy)
-    hosts = {host.casefold(): host for host in reported}
-    only: dict[str, str | None] = {}  # name without a domain → the only host that begins with it
-    for folded, host in hosts.items():
-        short = folded.partition(".")[0]
-        only[short] = None if short in only else host
-    listed = {}
-    for name in names:
         folded = name.casefold()
         short, dot, _ = folded.partition(".")
         alike = hosts.get(short) if dot else only.get(short)
-        listed[name] = hosts.get(folded) or alike or name
+        listed[hosts.get(folded) or alike or name] = name
     return listed

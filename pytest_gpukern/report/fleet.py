@@ -224,8 +224,7 @@ def _context(model: Model) -> str:
 
 def _other_versions(cards: Iterable[Card]) -> list[str]:
     """Returns what cards have in another version than most: `numba 0.67 on node1 GPU 0 (most: 0.68)`."""
-    known = (card for card in cards if card.model)
-    on = grouped((pair, card) for card in known for pair in card.versions)
+    on = grouped((pair, card) for card in cards if card.model for pair in card.versions)
     by_name = grouped((name, (version, cards)) for (name, version), cards in on.items())
     told = []
     for name, of in by_name.items():
