@@ -187,8 +187,7 @@ class _Validation:
         """Measures suspected GPUs and a neighbour again."""
         neighbours = dict.fromkeys(again.neighbour for again in suspects.values())
         others = [card for card in neighbours if card is not None and card not in suspects]
-        classes = {name for again in suspects.values() for name in again.classes}
-        doubtful = {test for name in classes for test in tests.get(name, ())}
+        doubtful = {test for of in suspects.values() for name in of.classes for test in tests.get(name, ())}
         names = ", ".join(card.index for card in suspects)
         neighbours_text = f" beside {', '.join(card.index for card in others)}" if others else ""
         for number in range(1, cards.FRESH_ROUNDS + 1) if doubtful else ():

@@ -74,11 +74,10 @@ def runs_of(paths: Sequence[Path], output: Path | None = None, text: str | None 
     files = [file for path in paths for file in report_files(path)]
     _refuse_impossible(output, files)
     runs = read_all(files)
-    if not text:
-        return runs
-    runs = [run for run in (run.only(text) for run in runs) if run.results]
-    if not runs:
-        raise exits.RefusedError(f"no case with {text!r} in its id in {', '.join(map(str, paths))}")
+    if text:
+        runs = [chosen for run in runs if (chosen := run.only(text)).results]
+        if not runs:
+            raise exits.RefusedError(f"no case with {text!r} in its id in {', '.join(map(str, paths))}")
     return runs
 
 

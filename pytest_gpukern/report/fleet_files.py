@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +17,6 @@ from pytest_gpukern.values import atomic_file
 from pytest_gpukern.values.form_table import RUN_FILE
 from pytest_gpukern.values.result import Result, SessionRole
 from pytest_gpukern.values.untrusted_json import FileError
-
-_CASE = re.compile(r"\[(.*)\]")
 
 
 def _run_files(path: Path) -> list[Path]:
@@ -108,8 +105,8 @@ def figures_of(run: RunResults, host: str = "", index: str = "") -> list[CardFig
     failed = {} if of_host is None else {test: failure.text for test, failure in run.failures.items()}
     not_run = {intern(skip.id): intern(skip.reason) for skip in run.skips}
     for nodeid, text in failed.items():
-        of_case = _CASE.search(nodeid)
-        not_run[intern(of_case[1] if of_case else nodeid)] = intern(text)
+        case_id = nodeid.partition("[")[2].rpartition("]")[0]
+        not_run[intern(case_id or nodeid)] = intern(text)
     seen = (
         CardFigures.of(_card(results, uuid, host, index), results, run.created)
         for (uuid, _), results in sessions.items()
