@@ -70,17 +70,16 @@ def in_words(finding: ToolFinding, home: Home) -> str:
     `invalid __global__ write of 4 bytes, out of bounds, in add_flat, block (1, 0, 0), thread (63, 0, 0),
     on_numba.py:31`, or `RAW hazard in tiled: write by thread (31, 0, 0), on_numba.py:24; read by thread …`.
     """
+    said, hazard = _said(finding.text), _HAZARD.match(finding.text)
+    kernel = f" in {readable(finding.kernel).partition('(')[0]}" if finding.kernel is not None else ""
+    block = [f"block {finding.block}"] if finding.block is not None else []
     if finding.accesses:
-        return _of_hazard(finding, home)
-    said = _said(finding.text)
-    if finding.kernel is not None:
-        said += f"{',' if ', ' in said or ': ' in said else ''} in {_name(finding.kernel)}"
-    parts = [said]
-    if finding.block is not None:
-        parts.append(f"block {finding.block}")
-    if finding.thread is not None:
-        parts.append(f"thread {finding.thread}")
-    return ", ".join([*parts, python_line(finding, home)])
+        begins = [] if any(access.place.is_python for access in finding.accesses) else [_home_line(home)]
+        parts = [*(_of_access(access, home) for access in finding.accesses), *block, *begins]
+        return f"{hazard[1] if hazard is not None else said}{kernel}: {'; '.join(parts)}"
+    comma = "," if kernel and (", " in said or ": " in said) else ""
+    thread = [f"thread {finding.thread}"] if finding.thread is not None else []
+    return ", ".join([f"{said}{comma}{kernel}", *block, *thread, python_line(finding, home)])
 
 
 def _said(text: str) -> str:
@@ -89,24 +88,10 @@ def _said(text: str) -> str:
     return said[:1].lower() + said[1:] if said[1:2].islower() else said
 
 
-def _of_hazard(finding: ToolFinding, home: Home) -> str:
-    hazard = _HAZARD.match(finding.text)
-    said = hazard[1] if hazard is not None else _said(finding.text)
-    kernel = f" in {_name(finding.kernel)}" if finding.kernel is not None else ""
-    parts = []
-    for access in finding.accesses:
-        by = f" by thread {access.thread}" if access.thread is not None else ""
-        at = f", {_shown(access.place, home)}" if access.place.file and access.place.line else ""
-        parts.append(f"{access.what.lower()}{by}{at}")
-    if finding.block is not None:
-        parts.append(f"block {finding.block}")
-    if not any(access.place.is_python for access in finding.accesses):
-        parts.append(_home_line(home))
-    return f"{said}{kernel}: {'; '.join(parts)}"
-
-
-def _name(kernel: str) -> str:
-    return readable(kernel).partition("(")[0]
+def _of_access(access: Access, home: Home) -> str:
+    by = f" by thread {access.thread}" if access.thread is not None else ""
+    at = f", {_shown(access.place, home)}" if access.place.file and access.place.line else ""
+    return f"{access.what.lower()}{by}{at}"
 
 
 @dataclass(frozen=True)
