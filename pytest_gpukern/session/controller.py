@@ -28,6 +28,7 @@ from pytest_gpukern.session.stash import (
     tell,
     workers_of,
 )
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.options import asked, measures
 from pytest_gpukern.values.phases import ACCOUNT, add_to, phase
 from pytest_gpukern.values.untrusted_json import FileError, built
@@ -52,9 +53,8 @@ def end_on_sigterm(config: pytest.Config, controller: Controller) -> None:
 
     Python itself would die on the spot. A handler that somebody else installed stays.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return
 
     def end(number: int, _frame: FrameType | None) -> None:
@@ -196,8 +196,8 @@ class Controller:
             self._take_teardown(report, carried)
             return
         # xdist's, of a crash, or pytest-retry's, of a further attempt
-        if not carried and report.failed and (str(report.when) == "???" or report.nodeid in self._places):
-            self._note_failure(report)
+        if not carried and (str(report.when) == "???" or report.nodeid in self._places):
+            self._note_failure(report, carried)
         if "id" not in carried:
             return
         if report.skipped:
@@ -206,9 +206,7 @@ class Controller:
             self.skips.append(Skip(carried["id"], _why_skipped(report), carried.get("skip_kind", "")))
             return
         self._failures.pop(report.nodeid, None)
-        # An `update` accepts what became slower, but not what the test itself found wrong.
-        if report.failed:
-            self._note_failure(report, carried.get("gate_failures") or ())
+        self._note_failure(report, carried)
         if carried.get("rejected") and report.passed:
             self._rejected[report.nodeid] = carried["id"]
         self._take_result(report.nodeid, carried)
@@ -216,7 +214,6 @@ class Controller:
     def _take_result(self, nodeid: str, carried: JsonDict) -> None:
         self._places[nodeid] = tuple(carried["place"])
         if carried["result"] is not None:
-            self._results.pop(nodeid, None)
             self._results[nodeid] = self._read(carried["result"], nodeid)
             self._sessions[nodeid] = [self._read(session, nodeid) for session in carried.get("sessions", ())]
             self.entries[nodeid] = carried["entry"]
@@ -244,8 +241,7 @@ class Controller:
             from pytest_gpukern.measure.observers import ObservedTest
 
             self._results[report.nodeid] = msgspec.convert(observed, ObservedTest).added_to(result)
-        if report.failed:
-            self._note_failure(report, carried.get("gate_failures") or ())
+        self._note_failure(report, carried)
         if self._config.getoption("xmlpath", None):
             from pytest_gpukern.report.junit import properties
             from pytest_gpukern.report.run import RunResults
@@ -272,15 +268,18 @@ class Controller:
         baseline = environment_of(self._config).store.baseline(result.case, self._model_key(result))
         return baseline.cases.get(result.case.id)
 
-    def _note_failure(self, report: pytest.TestReport, by_the_gate: Sequence[JsonDict] = ()) -> None:
-        """Notes why the gate failed a test, or the first line of another failure, which counts before."""
-        if self._failed_by_itself(report.nodeid):
+    def _note_failure(self, report: pytest.TestReport, carried: JsonDict) -> None:
+        """Notes of a failed report why the gate failed the test, or the first line of another failure.
+
+        The latter counts before: an `update` accepts what became slower, not what the test found wrong.
+        """
+        if not report.failed or self._failed_by_itself(report.nodeid):
             return
         from pytest_gpukern.report.run import Failure
         from pytest_gpukern.values.result import GateFailure
 
         text = why_not_passed(report).removeprefix("Failed: ")
-        reasons = tuple(GateFailure(**reason) for reason in by_the_gate)
+        reasons = tuple(GateFailure(**reason) for reason in carried.get("gate_failures", ()))
         self._failures[report.nodeid] = Failure(first_line(text), reasons)
 
     def _failed_by_itself(self, nodeid: str) -> bool:
@@ -491,10 +490,8 @@ class Controller:
         def show(number: int, finished: int, total: int) -> None:
             progress(done + total * (number - 2) + finished, len(nodeids) * count)
 
-        by_gpu: dict[str | None, list[str]] = {}
-        for nodeid in nodeids:
-            uuid = self._results[nodeid].fingerprint.device_uuid
-            by_gpu.setdefault(uuid if uuid in self._cards else None, []).append(nodeid)
+        cards = {nodeid: self._results[nodeid].fingerprint.device_uuid for nodeid in nodeids}
+        by_gpu = grouped((uuid if uuid in self._cards else None, nodeid) for nodeid, uuid in cards.items())
         for uuid, tests in by_gpu.items():
             extra |= measure_extra_sessions(
                 dataclasses.replace(environment.children, card=uuid or environment.children.card),

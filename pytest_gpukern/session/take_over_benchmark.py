@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -161,11 +161,8 @@ def warn_if_not_taken_over(item: pytest.Item) -> None:
         return
     kind = type(value)
     if _uses(item, "gpu_benchmark"):
-        _warn(
-            item, "its `benchmark` is timed by pytest-benchmark, since it uses `gpu_benchmark` too; drop one"
-        )
-        return
-    if interop.switched_off(item.config) and kind.__module__.startswith("pytest_benchmark."):
+        reason = "its `benchmark` is timed by pytest-benchmark, since it uses `gpu_benchmark` too; drop one"
+    elif interop.switched_off(item.config) and kind.__module__.startswith("pytest_benchmark."):
         reason = "--benchmark-disable runs it once; --benchmark-enable lets it be measured"
     else:
         reason = (
@@ -196,12 +193,11 @@ def _uses(item: pytest.Item, fixture: str) -> bool:
     return fixture in getattr(item, "fixturenames", ())
 
 
-def _ignored(item: pytest.Item) -> tuple[str, ...]:
-    """Says which of the user's wishes to pytest-benchmark have no effect here."""
+def _ignored(item: pytest.Item) -> Iterator[str]:
+    """Yields which of the user's wishes to pytest-benchmark have no effect here."""
     mark = item.get_closest_marker("benchmark")
     names = [name for name in (mark.kwargs if mark is not None else ()) if name != "group"]
-    unused = f"pytest.mark.benchmark({', '.join(names)}) has no effect: pytest-benchmark's loop does not run"
-    of_mark = [unused] if names else []
-    profiles = item.config.getoption("benchmark_cprofile", default=None)
-    of_option = ["--benchmark-cprofile: tests measured on the GPU are not profiled"] if profiles else []
-    return (*of_mark, *of_option)
+    if names:
+        yield f"pytest.mark.benchmark({', '.join(names)}) has no effect: pytest-benchmark's loop does not run"
+    if item.config.getoption("benchmark_cprofile", default=None):
+        yield "--benchmark-cprofile: tests measured on the GPU are not profiled"
