@@ -101,7 +101,7 @@ class CodeGate:
                 result = _concluded(result, known)
                 right.append(result)
                 changed.update(_other_compilers(result.code, known))
-            replay(item, outcome, text.removeprefix("Failed: ") if outcome == "failed" else text, result)
+            replay(item, outcome, text, result)
         named = sorted({"missing", "resources"} & self._settings.fail_on)
         if named and not right:
             self._controller.problems.append(f"--gpukern-fail-on={','.join(named)}: no kernel was compiled")

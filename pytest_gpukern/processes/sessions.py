@@ -250,10 +250,8 @@ class ChildRun:
 
     def ending(self, nodeid: str) -> Ending | None:
         """Returns how a test ended; one whose turn did not come in a session that ended early has failed."""
-        if nodeid in self.endings:
-            ending = self.endings[nodeid]
-            return ending._replace(text=ending.text.removeprefix("Failed: "))
-        return Ending("failed", f"its session ended early: {self.problem}") if self.ended_early else None
+        early = Ending("failed", f"its session ended early: {self.problem}") if self.ended_early else None
+        return self.endings.get(nodeid, early)
 
     def end_with(self, process: Process, gone: Gone) -> None:
         during = f" while running {self.during}" if self.during else ""

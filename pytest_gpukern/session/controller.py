@@ -278,9 +278,8 @@ class Controller:
         from pytest_gpukern.report.run import Failure
         from pytest_gpukern.values.result import GateFailure
 
-        text = why_not_passed(report).removeprefix("Failed: ")
         reasons = tuple(GateFailure(**reason) for reason in carried.get("gate_failures", ()))
-        self._failures[report.nodeid] = Failure(first_line(text), reasons)
+        self._failures[report.nodeid] = Failure(first_line(why_not_passed(report)), reasons)
 
     def _failed_by_itself(self, nodeid: str) -> bool:
         return nodeid in self._failures and not self._failures[nodeid].by_the_gate

@@ -421,7 +421,7 @@ def why_not_passed(report: pytest.TestReport | pytest.CollectReport) -> str:
         return str(report.longrepr).strip()
     text = str(crash.message).strip()
     if not text.replace(".", "").isidentifier():
-        return text
+        return text.removeprefix("Failed: ")  # pytest's own word for it
     from pytest_gpukern.problems.call_by_name import place_of as place  # every run loads this module
 
     return f"{text} in {place(crash.path, crash.lineno)}"

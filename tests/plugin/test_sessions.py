@@ -277,7 +277,7 @@ def test_a_run_that_stops_early_records_nothing_of_fewer_sessions_than_were_aske
     ("fault", "why"),
     [
         ("exit", "failed: it ended with status 3 while running *"),
-        ("lose", "failed: Failed: INCORRECT: launch failed: CUDA_ERROR_ILLEGAL_ADDRESS*"),
+        ("lose", "failed: INCORRECT: launch failed: CUDA_ERROR_ILLEGAL_ADDRESS*"),
         ("late", "failed: INCORRECT: launch failed: CUDA_ERROR_ILLEGAL_ADDRESS, found once the test's *"),
     ],
 )

@@ -214,7 +214,7 @@ def test_a_session_that_does_not_count_ends_the_comparison_and_says_why(sides, c
 
 def test_a_working_tree_whose_session_breaks_off_fails_the_tests_that_it_did_not_come_to(sides):
     both = ChildRun({A: Ending("passed"), B: Ending("passed")}, status=0)
-    failed = {A: Ending("failed", "Failed: INCORRECT: y")}
+    failed = {A: Ending("failed", "INCORRECT: y")}
     died = ChildRun(failed, ended_early=True, problem="it ended by SIGSEGV", status=-11)
     found = turns_of(sides, Children(both, died))
     found.take([A, B], 1)
