@@ -95,7 +95,11 @@ _MAY_BE_BLOCKED = ("cacheprovider", "terminal", "tmpdir")
 
 
 def sessions_of(
-    config: pytest.Config, *, device: str | None, environ: Mapping[str, str] = os.environ
+    config: pytest.Config,
+    *,
+    device: str | None,
+    seed: int | None,
+    environ: Mapping[str, str] = os.environ,
 ) -> ChildSessions:
     """Returns what starts processes that run a configured run's tests, on the device with this UUID.
 
@@ -117,8 +121,7 @@ def sessions_of(
     # since pytest takes a $ in it for a variable.
     root = f"--rootdir={os.path.relpath(config.rootpath, config.invocation_params.dir)}"
     ours = [root, "--gpukern-isolate=off", "-oaddopts="]
-    seed = getattr(config.option, "gpukern_seed", None)
-    if seed:  # the number that was drawn if it was `random`: see `stash.settings_of`
+    if seed is not None:  # a number, also where the run was given `random`
         ours.append(f"--gpukern-seed={seed}")
     if not config.pluginmanager.is_blocked("logging"):
         ours.append("-olog_file=")

@@ -158,10 +158,7 @@ def settings_of(config: pytest.Config) -> Settings:
         from pytest_gpukern.values.settings import Settings
 
         with refusing(SettingsError):
-            settings = Settings.from_config(config)
-        if settings.seed is not None:  # perhaps drawn; child sessions get the same
-            config.option.gpukern_seed = str(settings.seed)
-        config.stash[SETTINGS] = settings
+            config.stash[SETTINGS] = Settings.from_config(config)
     return config.stash[SETTINGS]
 
 
@@ -245,7 +242,7 @@ def children_of(config: pytest.Config) -> ChildSessions:
         return ChildSessions.from_json(child.begin.children)
     if (given := Assignment.of(config)) is not None:
         return ChildSessions.from_json(given.children)
-    return sessions_of(config, device=device_uuid(config))
+    return sessions_of(config, device=device_uuid(config), seed=settings_of(config).seed)
 
 
 def device_uuid(config: pytest.Config) -> str | None:

@@ -98,6 +98,7 @@ class Workers:
     def pytest_configure_node(self, node: Any) -> None:
         """Tells a worker its GPU, and how to start processes: it does not know what the run was given."""
         spec, config = node.gateway.spec, self._config
+        seed = settings_of(config).seed
         here = bool(spec.popen)  # others have neither these GPUs nor our folder
         card = device_uuid(config) if here else None
         if self.cards and here:
@@ -107,8 +108,8 @@ class Workers:
             card = spec.env.get(_PINNED) or least
         self._nodes.add(node)
         assignment = Assignment(
-            seed=environment_of(config).settings.seed,
-            children=sessions_of(config, device=card).to_json(),
+            seed=seed,
+            children=sessions_of(config, device=card, seed=seed).to_json(),
             card=card,
             others=tuple(uuid for uuid in self.cards if uuid != card),
             run_folder=str(self._folder) if self._folder is not None and here else None,

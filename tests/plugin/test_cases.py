@@ -290,8 +290,9 @@ def test_huge_sizes_are_run_by_name_only_and_a_problem_without_any_is_skipped(ho
     assert {r["case"]["point"]["n"] for r in results_in(pytester.path / "run.json").values()} == {1000}
 
 
-def test_a_random_seed_is_printed_recorded_and_the_workers_too(host, pytester):
-    result = host("--gpukern-seed=random", "--gpukern-report=run.json", "-n1")
+@pytest.mark.parametrize("option", ["-n1", "--gpukern-isolate=on"])
+def test_a_random_seed_is_printed_recorded_and_that_of_other_processes_too(host, pytester, option):
+    result = host("--gpukern-seed=random", "--gpukern-report=run.json", option)
     result.assert_outcomes(passed=4)
     seeds = {each["seed"] for each in results_in(pytester.path / "run.json").values()}
     assert len(seeds) == 1

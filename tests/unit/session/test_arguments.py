@@ -48,10 +48,9 @@ def started(pytestconfig):
             invocation_params=SimpleNamespace(args=shlex.split(line), plugins=plugins, dir=Path("/run")),
             rootpath=Path("/root"),
             pluginmanager=SimpleNamespace(is_blocked=lambda name: name in blocked),
-            option=SimpleNamespace(gpukern_seed=seed),
             _parser=SimpleNamespace(optparser=SimpleNamespace(_actions=actions)),
         )
-        found = sessions_of(config, device="GPU-A", environ=dict(environ))
+        found = sessions_of(config, device="GPU-A", seed=seed, environ=dict(environ))
         return dataclasses.replace(found, options=found.judging) if judges else found
 
     return ask
@@ -147,7 +146,7 @@ OFF = {"--gpukern-baseline=off", "-ogpukern_baseline=", "-ogpukern_report="}
         # a part of a suite is not split again
         ({"more": [("--splits", None)]}, set(), {"--group=1"}),
         # as `stash.settings_of` leaves it; else the ini file's would be drawn anew
-        ({"seed": "1234"}, {"--gpukern-seed=1234", "-ogpukern_seed="}, {"--gpukern-seed=random"}),
+        ({"seed": 1234}, {"--gpukern-seed=1234", "-ogpukern_seed="}, {"--gpukern-seed=random"}),
     ],
 )
 def test_a_child_neither_judges_writes_nor_starts_another_and_a_measuring_process_judges(
