@@ -302,9 +302,7 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         give_up_s = time.monotonic() + TO_END_S
-        while process.poll() is None or group_is_alive(process.pid):
-            if time.monotonic() > give_up_s:
-                break
+        while time.monotonic() < give_up_s and (process.poll() is None or group_is_alive(process.pid)):
             time.sleep(POLL_S)
     process.wait()
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pytest_gpukern.processes.sessions import ChildRun, Ending
 from pytest_gpukern.sanitizer.finding import Home, ToolFinding, in_words, python_line
 from pytest_gpukern.sanitizer.judge import Judgement
+from pytest_gpukern.values.grouping import grouped
 
 
 @dataclass(frozen=True)
@@ -120,9 +121,7 @@ def _complaints(tool: str, test: TestRun, home: Home) -> list[str]:
 
 def in_lines(tool: str, findings: Sequence[ToolFinding], home: Home) -> Iterable[str]:
     """Yields a line for each finding that says something new; threads that do the same are counted."""
-    alike: dict[Hashable, list[ToolFinding]] = {}
-    for finding in findings:
-        alike.setdefault(_without_threads(finding, home), []).append(finding)
+    alike = grouped((_without_threads(finding, home), finding) for finding in findings)
     for number, same in enumerate(alike.values()):
         if number == _SHOWN_FINDINGS:
             yield f"  and {len(alike) - number} more"

@@ -83,9 +83,8 @@ def wait_for_turn(connection: Connection, start: dict[str, Any]) -> messages.Beg
         os.close(start["busy"])
     culprit = None
     while culprit is None or connection.poll():
-        try:
-            message = messages.FROM_PARENT.decode(connection.recv_bytes())
-        except (EOFError, OSError):
+        message = received(connection)
+        if message is None:
             sys.exit("the run had no turn for this session")
         if isinstance(message, messages.Begin):
             return message
@@ -95,6 +94,14 @@ def wait_for_turn(connection: Connection, start: dict[str, Any]) -> messages.Beg
                 importlib.import_module(message.module)
             culprit = message.module if LibCuda().has_context() else None
     sys.exit(f"{culprit} makes a CUDA context when it is imported")
+
+
+def received(connection: Connection) -> messages.Message | None:
+    """Returns the next message of the process that started this one, or None if that is gone."""
+    try:
+        return messages.FROM_PARENT.decode(connection.recv_bytes())
+    except (EOFError, OSError):
+        return None
 
 
 class Child:
@@ -191,7 +198,7 @@ class Child:
         environment = environment_of(session.config)
         self._tell(messages.Collected(tuple(items), self._others, tuple(environment.library_notes)))
         last = None
-        while (wanted := self._next_test()) is not None:
+        while isinstance(wanted := received(self._connection), messages.RunTest):
             item = items[wanted.nodeid]
             if last is not None:
                 tear_down(last, item)
@@ -206,13 +213,6 @@ class Child:
         roots, names = self.begin.request.watched_roots, self.begin.request.watched_names
         self._tell(messages.TornDown(loaded_below(roots, names) if roots else ()))
         return True
-
-    def _next_test(self) -> messages.RunTest | None:
-        try:
-            message = messages.FROM_PARENT.decode(self._connection.recv_bytes())
-        except (EOFError, OSError):
-            return None
-        return message if isinstance(message, messages.RunTest) else None
 
     def _run(self, item: pytest.Item, following: Any) -> bool:
         """Runs one test; returns whether the run goes on."""
