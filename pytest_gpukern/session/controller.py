@@ -480,8 +480,6 @@ class Controller:
             and not self._is_other_code(result)
             and environment.store.would_write(result, model_key=self._model_key(result))
         ]
-        if settings.sessions == 1:
-            return {}
         extra: dict[str, ExtraSessions] = {}
         done, count = 0, settings.sessions - 1
         progress = self._telling(f"tests in {count} more sessions")

@@ -200,8 +200,7 @@ def environment_of(config: pytest.Config) -> Environment:
         given, child = Assignment.of(config), config.stash.get(CHILD, None)
         datasets = child.begin.request.datasets if child is not None else None
         if given is not None:
-            seed = settings_of(config).seed if given.seed is None else given.seed
-            config.stash[SETTINGS] = dataclasses.replace(settings_of(config), seed=seed)
+            config.stash[SETTINGS] = dataclasses.replace(settings_of(config), seed=given.seed)
             os.environ |= seeing(given.card) if given.card is not None else {}  # the controller sees another
             os.environ |= {RUN_FOLDER_VARIABLE: given.run_folder} if given.run_folder is not None else {}
         gpu = DeviceSession(
