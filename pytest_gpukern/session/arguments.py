@@ -157,12 +157,11 @@ def known_options(config: pytest.Config) -> list[KnownOption]:
 
 def tokenized(arguments: Sequence[str], options: Iterable[KnownOption]) -> tuple[list[Token], list[str]]:
     """Splits arguments into uses of options, and paths and tests; ValueError if an option lacks its value."""
-    tokens: list[Token] = []
     parser = _Quiet(add_help=False, allow_abbrev=False, fromfile_prefix_chars="@")
     for option in options:
-        parser.add_argument(*option.names, nargs=option.nargs, action=_noting(option, tokens))
-    _, positional = parser.parse_known_args(list(arguments))
-    return tokens, positional
+        parser.add_argument(*option.names, nargs=option.nargs, action=_Note, dest="tokens")
+    read, positional = parser.parse_known_args(list(arguments), argparse.Namespace(tokens=[]))
+    return read.tokens, positional
 
 
 def is_for_children(option: KnownOption, *, judges: bool = False) -> bool:
@@ -186,11 +185,10 @@ class _Quiet(argparse.ArgumentParser):
         raise ValueError(message)
 
 
-def _noting(option: KnownOption, tokens: list[Token]) -> type[argparse.Action]:
+class _Note(argparse.Action):
+    """Notes a use of its option among those of the others, in their order."""
 
-    class Note(argparse.Action):
-        def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:  # noqa: ARG002
-            written = () if values is None else (values,) if isinstance(values, str) else tuple(values)
-            tokens.append(Token(option, option_string, written))
-
-    return Note
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:  # noqa: ARG002
+        written = () if values is None else (values,) if isinstance(values, str) else tuple(values)
+        option = KnownOption(tuple(self.option_strings), self.nargs)
+        namespace.tokens.append(Token(option, option_string, written))
