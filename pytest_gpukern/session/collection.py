@@ -247,15 +247,13 @@ def _tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) 
         return
     from pytest_gpukern.session.workers import RECORDED, Recorded
 
-    environment, recorded = environment_of(config), Recorded()
-    for item in items:
-        if case := case_of(item):
-            recorded.data[item.nodeid] = f"{case.problem.name} {case.point}"
+    environment = environment_of(config)
+    cases = {item.nodeid: case for item in items if (case := case_of(item))}
+    recorded = Recorded(data={test: f"{case.problem.name} {case.point}" for test, case in cases.items()})
     for item, info, model in _measured_here(config, items) if settings_of(config).baseline != "off" else ():
         past = environment.store.baseline(info, model).of(info.id).past() if info.on_gpu else ()
-        if past:
-            uuids = {time.session.fingerprint.device_uuid for time in past}
-            recorded.cards[item.nodeid] = tuple(sorted(uuid for uuid in uuids if uuid is not None))
+        uuids = {time.session.fingerprint.device_uuid for time in past}
+        recorded.cards[item.nodeid] = tuple(sorted(filter(None, uuids)))
     # The controller may look at any time.
     replace(Path(given.run_folder) / RECORDED, msgspec.json.encode(recorded))
 
