@@ -207,7 +207,7 @@ class TornDown(Message, frozen=True):
 
 _ToChild = Import | Begin | RunTest | End
 _TO_PARENT = tuple(kind for kind in Message.__subclasses__() if kind not in get_args(_ToChild))
-FROM_PARENT = msgspec.msgpack.Decoder(_ToChild)
+FROM_PARENT: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(_ToChild)
 FROM_CHILD: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Union[_TO_PARENT])  # noqa: UP007
 
 
