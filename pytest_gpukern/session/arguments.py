@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 import pytest
 
 from pytest_gpukern.processes.sessions import ChildSessions
-from pytest_gpukern.values.options import OPTIONS
+from pytest_gpukern.values.options import OPTIONS, Option
 
 MEASURING = ("code", "all", "timer", "cache", "scope", "backend", "size", "axis", "simulator")
 """Our options that say how to measure: a child measures as its parent does. It gets the device by UUID and
@@ -134,8 +134,7 @@ def sessions_of(
             if is_for_children(token.option, judges=judges) and token.name not in dropped
             for argument in token.written
         ]
-        unheeded = _unheeded(judges=judges)
-        emptied = [f"-o{option.ini}=" for option in OPTIONS if option.name in unheeded]
+        emptied = [f"-o{option.ini}=" for option in _unheeded(judges=judges)]
         return (*kept, *named, *([] if judges else ["--gpukern-baseline=off"]), *ours, *emptied)
 
     return ChildSessions(
@@ -167,15 +166,14 @@ def tokenized(arguments: Sequence[str], options: Iterable[KnownOption]) -> tuple
 def is_for_children(option: KnownOption, *, judges: bool = False) -> bool:
     if judges and any(name.startswith(_OF_A_TEST) for name in option.names):
         return True
-    unheeded = {f"--gpukern-{name}" for name in _unheeded(judges=judges)}
+    unheeded = {of.cli for of in _unheeded(judges=judges)}
     return not any(
         name in _DROPPED or name in unheeded or name.startswith(_DROPPED_PREFIXES) for name in option.names
     )
 
 
-def _unheeded(*, judges: bool) -> list[str]:
-    ours = [option.name for option in OPTIONS]
-    return [name for name in ours if (name in _NOT_TWICE if judges else name not in MEASURING)]
+def _unheeded(*, judges: bool) -> list[Option]:
+    return [of for of in OPTIONS if (of.name in _NOT_TWICE if judges else of.name not in MEASURING)]
 
 
 class _Quiet(argparse.ArgumentParser):
