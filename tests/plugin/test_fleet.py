@@ -285,6 +285,15 @@ def test_a_file_holds_several_sessions_and_confirming_ones_have_no_times(tmp_pat
     assert found == [("0", CASES), ("later", 1), ("third", 1)]
 
 
+@pytest.mark.parametrize(
+    ("test", "case"), [("test_it[x[1]-y]", "x[1]-y"), ("test_alone", "test_alone"), ("test_it[", "test_it[")]
+)
+def test_a_failed_test_says_why_its_case_did_not_run(tmp_path, test, case):
+    failing = run_of("a", change=lambda run: run.update(failures={test: {"text": "it hung"}}))
+    (figures,) = figures_in(tmp_path, failing)
+    assert (figures.failed, figures.not_run) == (1, {case: "it hung"})
+
+
 def test_texts_for_numbers_and_times_that_are_none_are_unknown(tmp_path):
     def odd(run):
         for result in run["results"]:
