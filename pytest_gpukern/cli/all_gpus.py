@@ -179,8 +179,8 @@ class _Validation:
             self._confirm(suspects, tests)
             found = fleet.judged(raising, self.figures[len(raising) :], expected=())
         report = FleetReport(found)
-        lines = ["", *terminal(report, exits.width()), *_not_validated(self.host)]
-        exits.show([*lines, f"gpukern {_COMMAND}: {report.verdict[0]}"])
+        exits.show(["", *terminal(report, exits.width()), *_not_validated(self.host)])
+        _say(report.verdict[0])
         return max(*self.statuses, int(found.confirmed))
 
     def _confirm(self, suspects: Mapping[Card, fleet.Recheck], tests: Mapping[str, Sequence[str]]) -> None:

@@ -285,9 +285,8 @@ class _Validation:
         tests = sorted({*itertools.chain(*fleet.to_measure_again(self.raising).values()), *odd})
         for card, neighbour in doubtful.items():
             if self._cards[card].tests is None:
-                self._say(
-                    f"{card} is in doubt, and measured again{f' beside {neighbour}' if neighbour else ''}"
-                )
+                beside = f" beside {neighbour}" if neighbour else ""
+                self._say(f"{card} is in doubt, and measured again{beside}")
                 for to_do in (self._cards[each] for each in (card, neighbour) if each is not None):
                     if to_do.tests is None:
                         to_do.tests, to_do.sessions = tuple(tests), FRESH_ROUNDS

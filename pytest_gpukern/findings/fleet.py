@@ -410,9 +410,8 @@ def _judged_model(name: str, cards: Sequence[Card], first: _ByCard, fresh: _ByCa
             verdict = CardVerdict.IN_GROUP
         found[card] = CardFinding(verdict, known, slower, suspected, differs, facts[card])
     spreads = _spread(shifts.raised - _median(shifts.raised)).tolist()
-    limits = shifts.suspected_from.tolist()
-    of_classes = dict(zip(shifts.classes, zip(spreads, limits, strict=True), strict=True))
-    return Model(name, found, tuple(shifts.groups), of_classes)
+    limits = zip(spreads, shifts.suspected_from.tolist(), strict=True)
+    return Model(name, found, tuple(shifts.groups), dict(zip(shifts.classes, limits, strict=True)))
 
 
 def _slow(cards: Sequence[Card], slower: Sequence[str], differs: Iterable[Cause]) -> CardVerdict:
