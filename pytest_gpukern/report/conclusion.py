@@ -307,8 +307,7 @@ def _recorded(run: RunResults) -> tuple[str, str]:
     others = "other " * (run.on_another_card and not run.record_of)
     of_all = " of all cases" if any(0 < len(of_case) < len(times) for of_case in of_cases) else ""
     of_cards = f" on {units.counted(len(on_cards), f'{others}card')}" if on_cards else ""
-    days = days_of(times.values())
-    when = f", {days}" if days else ""
+    when = f", {days}" if (days := days_of(times.values())) else ""
     return f"{units.counted(len(times), 'session')}{of_cards}{when}", of_all
 
 

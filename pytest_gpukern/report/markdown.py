@@ -120,11 +120,10 @@ def _commands(title: str, commands: Iterable[str]) -> _Section:
 def _to_accept(run: RunResults, failed: Sequence[FailureCard]) -> Iterator[_Section]:
     """Yields how to accept what is no mistake: a command, the label where revisions were compared."""
     acceptable = [card for card in failed if card.accept]
-    by_label = run.base and any(card.kind not in STATES or STATES[card.kind].fail_on for card in failed)
     if acceptable:
         results = {result.nodeid: result for card in acceptable for result in card.results if result}
         yield _commands("To accept what is meant", [accept(run, [*results.values()])])
-    elif by_label:
+    elif run.base and any(card.kind not in STATES or STATES[card.kind].fail_on for card in failed):
         label = f"In the workflow of `gpukern init`: give the pull request the label `{_LABEL}`."
         yield _Section("**To accept what is meant**\n", [f"{label} Elsewhere: `--gpukern-fail-on=none`."])
     if advice := next((card.advice for card in failed if card.advice), ""):
