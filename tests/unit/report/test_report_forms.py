@@ -52,6 +52,13 @@ def test_a_form_of_a_file_is_a_function_and_a_row_and_the_command_has_it_too(for
     assert (tmp_path / "run.lines").read_text() == path.read_text()
 
 
+def test_a_file_of_a_run_without_anything_for_it_tells_no_more_of_an_earlier_run(forms, tmp_path):
+    path = tmp_path / "run.lines"
+    path.write_text("vector")
+    assert write_forms(RunResults(settings=Settings(reports=(path,))), None).files == (path,)
+    assert path.read_text() == ""
+
+
 def test_a_file_that_cannot_be_written_is_a_problem_and_the_others_are_made(forms, tmp_path):
     (tmp_path / "file").write_text("")
     bad, good = tmp_path / "file" / "run.lines", tmp_path / "run.lines"
