@@ -98,7 +98,7 @@ class Workers:
     def pytest_configure_node(self, node: Any) -> None:
         """Tells a worker its GPU, and how to start processes: it does not know what the run was given."""
         spec, config = node.gateway.spec, self._config
-        seed = settings_of(config).seed
+        seed = environment_of(config).settings.seed
         here = bool(spec.popen)  # others have neither these GPUs nor our folder
         card = device_uuid(config) if here else None
         if self.cards and here:

@@ -197,7 +197,7 @@ def test_a_worker_that_replaces_another_begins_on_its_gpu_also_where_the_others_
     environment = SimpleNamespace(gpu=SimpleNamespace(cards=cards), settings=SimpleNamespace(seed=1))
     monkeypatch.setattr(workers, "environment_of", lambda config: environment)
     monkeypatch.setattr(workers, "device_uuid", lambda config: None)
-    monkeypatch.setattr(workers, "sessions_of", lambda config, device: SimpleNamespace(to_json=dict))
+    monkeypatch.setattr(workers, "sessions_of", lambda config, device, seed: SimpleNamespace(to_json=dict))
     options = {"tx": ["2*popen"], "dist": "load"}
     config = SimpleNamespace(getoption=options.get, add_cleanup=request.addfinalizer)
     plugin = workers.Workers(config)
