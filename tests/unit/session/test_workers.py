@@ -172,6 +172,19 @@ def test_workers_first_take_what_was_recorded_on_their_gpu_then_the_data_that_th
     assert all(node.shutting_down == (len(node.has) < 2) for node in run.nodes), "they wait for no more"
 
 
+def test_what_an_ended_worker_had_not_begun_comes_before_the_tests_behind_it():
+    run = Simulated("AB", [""] * 6)
+    for event in (run.is_ready, run.collects):
+        for node in run.nodes:
+            run.happens(event, node)
+    ended, _ = run.nodes
+    (_, next_of_ended) = ended.has
+    run.crashes(ended, again=False)
+    for event in (run.is_ready, run.collects):
+        run.happens(event, run.nodes[-1])
+    assert run.nodes[-1].has[0] == next_of_ended
+
+
 def test_no_test_runs_if_workers_found_others_from_the_start():
     run = Simulated("AB", ["", ""])
     run.nodes[1].collects = ["t0"]
