@@ -19,6 +19,7 @@ exclude_patterns = ["_build", "_templates", "examples"]
 myst_heading_anchors = 3
 nitpick_ignore = [("py:class", "DTypeLike"), ("py:class", "Point"), ("py:class", "MeasuredTest")]
 autodoc_typehints = "none"
+autodoc_type_aliases = {"DTypeLike": "DTypeLike"}  # which NumPy spells out in ten lines
 autodoc_member_order = "bysource"
 autodoc_class_signature = "separated"
 autodoc_default_options = {"exclude-members": "__new__"}  # which "separated" else shows at each class
