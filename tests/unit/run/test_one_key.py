@@ -28,7 +28,7 @@ def processes(parser, here, there, rootdir, own):
         option=SimpleNamespace(),
         _parser=parser,
     )
-    sessions = sessions_of(config, device=None, environ={})
+    sessions = sessions_of(config, device=None, seed=None, environ={})
     found = [(here, rootdir)]
     for tree in (here, there):  # measuring and confirming sessions, and those of the other revision
         begin = sessions.begin(SimpleNamespace(place=Path()), ChildRequest(moved={str(here): str(tree)}))
