@@ -18,6 +18,7 @@ import numpy as np
 from pytest_gpukern.arrays.compare import Comparison, Tolerance
 from pytest_gpukern.arrays.memory import Damage, c_strides
 from pytest_gpukern.backends.foreign_array import UsersArray, why_lazy
+from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.problems.problem import Output
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import Determinism, OutputError, of_launches
@@ -215,6 +216,10 @@ def complaint(answer: object, refuse: Callable[[str], Exception]) -> str | None:
 
 _STILL_POISON = "never written, or added to before being set"
 """What is added to a NaN keeps the NaN's bits on most hosts, and adding zero keeps any bits."""
+_BARRIER = (
+    "shared memory holds a poison, a NaN, until it is written: if a thread read it before another wrote "
+    "it, a barrier is missing in between, such as cuda.syncthreads()"
+)
 _SET_IT = "zero it first, or declare inout=, or written= for what is left on purpose"
 
 
@@ -250,14 +255,16 @@ def diagnose_values(
         if extreme.value > 0:
             where = _at(extreme.index, comparison.shape)
             lines.append(f"  {label} at {where}: expected {extreme.expected!r}, actual {extreme.actual!r}")
+    far_off = isinstance(comparison.first_mismatch.actual, int) and comparison.absolute.value > _ORDINARY
+    held = "NaN" if comparison.unexpected_nan else "a pattern" if far_off else ""
+    if SimulatedLaunches.shares and (held or comparison.unwritten):
+        lines.append(f"  {_BARRIER}")
     if poisoned and comparison.unwritten:
         lines.append(f"  {_SET_IT}")
         return Diagnosis(fault, f"{name}: " + "\n".join(lines))
-    far_off = isinstance(comparison.first_mismatch.actual, int) and comparison.absolute.value > _ORDINARY
-    if poisoned and (comparison.unexpected_nan or far_off):
-        kind = "NaN" if comparison.unexpected_nan else "a pattern"
+    if poisoned and held:
         lines.append(
-            f"  the output held {kind} before the launch: if the kernel adds to it, zero it first, or "
+            f"  the output held {held} before the launch: if the kernel adds to it, zero it first, or "
             "declare inout="
         )
     return Diagnosis.of(fault, "\n".join(lines), name)

@@ -19,6 +19,7 @@ from pytest_gpukern.check.verify import SeenOutputs, check_against_reference
 from pytest_gpukern.findings.findings import findings_that_fail
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.libcuda import CudaError
+from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.measure.rounds import Rounds, arguments_made
 from pytest_gpukern.problems.call_by_name import ProblemError, place_of, users_line
@@ -81,6 +82,7 @@ class MeasuredTest:
         self._loading = ExitStack()
         self._example: object = None
         self._place = ""
+        SimulatedLaunches.shares = False
 
     @property
     def result(self) -> Result | None:

@@ -407,3 +407,50 @@ def test_a_library_that_finds_no_gpu_where_there_is_one_fails_with_its_own_words
     result = gpu()
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["E * cudaErrorInsufficientDriver: too old", "E * Torch not compiled *"])
+
+
+BARRIERS = """
+import numpy as np
+import pytest
+from numba import cuda, float32, int32
+
+@cuda.jit
+def reverse(x, y, waits):
+    shared = cuda.shared.array(64, y.dtype)
+    i = cuda.threadIdx.x
+    shared[i] = x[i]
+    if waits:
+        cuda.syncthreads()
+    y[i] = shared[63 - i]
+
+@cuda.jit
+def root(x, y):
+    y[cuda.threadIdx.x] = x[cuda.threadIdx.x] ** 0.5
+
+@pytest.mark.gpu_benchmark(outputs="y")
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize("waits", [True, False])
+def test_reverse(gpu_benchmark, dtype, waits):
+    x = np.arange(64, dtype=dtype)
+    y = cuda.device_array(64, dtype)
+    gpu_benchmark(reverse[1, 64], x, y, waits)
+    gpu_benchmark.verify(y, x[::-1])
+
+@pytest.mark.gpu_benchmark(outputs="y")
+def test_root(gpu_benchmark):
+    x = np.arange(64, dtype="float32") - 32
+    y = cuda.device_array(64, "float32")
+    gpu_benchmark(root[1, 64], x, y)
+    gpu_benchmark.verify(y, np.abs(x) ** 0.5)
+"""
+
+
+def test_where_shared_memory_was_read_before_it_was_written_a_missing_barrier_is_named(pytester):
+    pytester.makepyfile(test_barrier=BARRIERS)
+    result = pytester.runpytest_subprocess("--gpukern-simulator=auto")
+    result.assert_outcomes(passed=2, failed=3)
+    told = [part.partition("_ test_")[2] for part in result.stdout.str().split("\n___")[1:]]
+    assert {name.split()[0] for name in told if "a barrier is missing in between" in name} == {
+        "reverse[False-float32]",
+        "reverse[False-int32]",
+    }

@@ -38,11 +38,12 @@ class SimulatedLaunches:
         turn: held by the host thread that launches; the others wait, since the interpreters share state.
         made: launches from the host so far.
         backwards: whether the newest one begins with the last thread of its first block.
+        shares: whether a launch of the current test used shared memory.
     """
 
     turn: ClassVar[Any] = threading.RLock()
     made = 0
-    backwards = False
+    backwards = shares = False
     _of_kernel: ClassVar[weakref.WeakKeyDictionary[Any, int]] = weakref.WeakKeyDictionary()
 
     @classmethod
@@ -216,7 +217,7 @@ def mend_shared_memory() -> None:
     linker_error = original(driver, "LinkerError")
 
     def shared_array(self: Any, shape: Any, dtype: Any, alignment: Any = None) -> Any:  # noqa: ARG001
-        dtype = as_numpy_dtype(dtype)
+        dtype, SimulatedLaunches.shares = as_numpy_dtype(dtype), True
         if shape == 0:  # dynamic shared memory: every such array is all of it
             count = self._dynshared_size // dtype.itemsize
             return np.frombuffer(self._dynshared.data, dtype=dtype, count=count)
