@@ -7,7 +7,7 @@ import pytest
 from pytest_gpukern.report.github import errors
 from pytest_gpukern.report.run import Failure, RunResults
 
-ROOT = Path("/work/project")
+ROOT = Path("/home/me/project")
 SLOWER = Failure("SLOWER (kernel/event/cold): +10.0 %, or so")
 
 
@@ -27,7 +27,7 @@ def test_there_are_at_most_ten():
 
 def test_no_text_of_a_run_ends_a_command_or_begins_another():
     name = "a,line=1::x\r\n::set-env name=PATH::/evil\n\u2028::stop-commands::y%0A"
-    places = {name: (f"/work/project/{name}.py", 1)}
+    places = {name: (f"/home/me/project/{name}.py", 1)}
     (line,) = errors(RunResults(failures={name: Failure(name.replace("\n", "\r"))}, places=places), ROOT)
     assert len(line.splitlines()) == 1
     properties, _, message = line.removeprefix("::error ").partition("::")
