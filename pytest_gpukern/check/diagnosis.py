@@ -217,8 +217,8 @@ def complaint(answer: object, refuse: Callable[[str], Exception]) -> str | None:
 _STILL_POISON = "never written, or added to before being set"
 """What is added to a NaN keeps the NaN's bits on most hosts, and adding zero keeps any bits."""
 _BARRIER = (
-    "shared memory holds a poison, a NaN, until it is written: if a thread read it before another wrote "
-    "it, a barrier is missing in between, such as cuda.syncthreads()"
+    "shared memory holds a poison (NaN) until a thread writes it: if another thread read it before that, "
+    "a barrier is missing in between: cuda.syncthreads()"
 )
 _SET_IT = "zero it first, or declare inout=, or written= for what is left on purpose"
 

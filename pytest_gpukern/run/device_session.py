@@ -347,7 +347,8 @@ class DeviceSession:
 
         Waits for all work on the device.
         """
-        fault: str | None = self._context.context_fault() if self._context else None
+        context = self._context
+        fault: str | None = context.context_fault() if context else None
         return fault
 
     def launching_threads(self) -> str:
@@ -360,7 +361,8 @@ class DeviceSession:
 
     def current_context(self) -> int:
         """Returns the address of this thread's CUDA context; 0 where there is none."""
-        address: int = self._context.current_context() if self._context else 0
+        context = self._context
+        address: int = context.current_context() if context else 0
         return address
 
     def context_change(self, *, another_may_stay: bool) -> str | None:

@@ -24,7 +24,8 @@ def serve(workers):
     import dask
     from distributed import LocalCluster
 
-    # A cluster looks so long after each loss of a worker, and gives up one that is lost just then, once more.
+    # So long after it lost a worker, a cluster looks whether that is back. One that was lost again meanwhile,
+    # and is about to come back, it gives up.
     dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"})
     options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
     with LocalCluster(processes=True, preload=["dask_stand_in"], **options) as cluster:

@@ -97,7 +97,7 @@ def test_a_real_process_runs_what_it_finds_and_names_what_it_does_not(tmp_path):
     """pytest takes a bracket in an argument for parameters, and warns of plugins that were imported early."""
     file = tmp_path / "sm[90]" / "test_a.py"
     file.parent.mkdir()
-    file.write_text(f"import gc, numpy\ndef test_b(): {CLEAN}\ndef test_c(gpu_benchmark): assert 0")
+    file.write_text(f"import gc\ndef test_b(): {CLEAN}\ndef test_c(gpu_benchmark): assert 0")
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error")
     (tmp_path / "pytest_gpukern.py").write_text("raise ImportError('of another revision')")
     (tmp_path / "test_d.py").write_text("import not_there")
