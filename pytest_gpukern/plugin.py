@@ -36,9 +36,9 @@ from pytest_gpukern.session.stash import (
 )
 from pytest_gpukern.values.options import (
     add_options,
-    asked,
     leave_ini_values_out_of_help,
     measures,
+    plugin_requested,
     refuse_misspelt,
     sanitizing_tool,
 )
@@ -59,14 +59,14 @@ def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, object, object]:
     """Prepares Numba's simulator and scikit-cuda before conftests import them; refuses misspelt options."""
-    if asked(early_config):
+    if plugin_requested(early_config):
         from pytest_gpukern.backends.skcuda_imports import supply
 
         early_config.stash[BEGAN_WITH] = dict(os.environ)
         simulator_of(early_config)
         supply()
         if settings_of(early_config).code:
-            from pytest_gpukern.code.recorded_test import install
+            from pytest_gpukern.code.captured_test import install
 
             install(early_config)
     outcome = yield
@@ -91,7 +91,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_gpukern.session.isolation import Isolation
 
         isolation = Isolation(config)
-    if asked(config):
+    if plugin_requested(config):
         environment = environment_of(config)
         if sanitizing_tool() is not None and environment.gpu.has_gpu:
             from pytest_gpukern.sanitizer.child_setup import prepare_libraries
@@ -102,9 +102,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
         controller = Controller(config)
         config.pluginmanager.register(controller, "gpukern-controller")
-        if asked(config):
+        if plugin_requested(config):
             end_on_sigterm(config, controller)
-        if asked(config) and settings_of(config).code:
+        if plugin_requested(config) and settings_of(config).code:
             from pytest_gpukern.code.gate import CodeGate
 
             config.pluginmanager.register(CodeGate(config, controller), "gpukern-code")
@@ -112,17 +112,17 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_gpukern.revisions.comparison import Against
 
             config.pluginmanager.register(Against(config, controller), "gpukern-against")
-        if asked(config) and settings_of(config).sanitize:
+        if plugin_requested(config) and settings_of(config).sanitize:
             from pytest_gpukern.sanitizer.sanitized_run import Sanitizer
 
             config.pluginmanager.register(Sanitizer(config, controller), "gpukern-sanitizer")
-    elif asked(config) and settings_of(config).code:
-        from pytest_gpukern.code.recorded_test import Recorder
+    elif plugin_requested(config) and settings_of(config).code:
+        from pytest_gpukern.code.captured_test import CapturePlugin
 
-        config.pluginmanager.register(Recorder(config), "gpukern-recorder")
+        config.pluginmanager.register(CapturePlugin(config), "gpukern-capture")
     if isolation is not None:
         config.pluginmanager.register(isolation, "gpukern-isolation")
-    if asked(config) and distributes(config):
+    if plugin_requested(config) and distributes(config):
         from pytest_gpukern.session.workers import Workers
 
         config.pluginmanager.register(Workers(config), "gpukern-workers")
@@ -173,7 +173,7 @@ def pytest_collection_modifyitems(
     try:
         with counted_as_benchmarks(config, items):
             yield
-        if asked(config):
+        if plugin_requested(config):
             prepare_tests(session, items, deselected=collected - len(items))
     except pytest.UsageError as error:
         # xdist takes a worker that stops while it collects for a crash, and fails an assertion.
@@ -203,7 +203,7 @@ def pytest_fixture_setup(
     """Measures on the GPU what a marked test hands to pytest-benchmark's fixture."""
     __tracebackhide__ = True
     value = yield
-    if fixturedef.argname == "benchmark" and asked(request.config):
+    if fixturedef.argname == "benchmark" and plugin_requested(request.config):
         from pytest_gpukern.session.take_over_benchmark import take_over, unlist_simulated
 
         unlist_simulated(request.node, value)
@@ -253,7 +253,7 @@ def pytest_runtest_makereport(
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Returns device, driver, CUDA, libraries, simulator state and BLAS; nothing if nobody asked for us."""
-    if not asked(config):
+    if not plugin_requested(config):
         return []
     from pytest_gpukern.session.collection import header
 
@@ -262,7 +262,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Returns what we supplied to libraries so that they work here; collecting opens them."""
-    if not asked(config):
+    if not plugin_requested(config):
         return []
     return [f"gpukern note: {note}" for note in environment_of(config).library_notes]
 
@@ -276,7 +276,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
     """Adds the device to pytest-benchmark's JSON."""
-    if asked(config):
+    if plugin_requested(config):
         from pytest_gpukern.benchmark_interop.pytest_benchmark import machine_info as describe
 
         machine_info.update(describe(environment_of(config).gpu.fingerprint))

@@ -104,7 +104,7 @@ def measure_session(into: Path, number: int) -> None:
     Once CUPTI is attached, it slows the API calls that are in other tools' numbers. NVBench's numbers hold
     none, and its end may destroy the context, so the session is saved before it.
     """
-    settings = Settings(benchmark=True, asked=True, baseline="off")
+    settings = Settings(benchmark=True, requested=True, baseline="off")
     simulated = SimulatorState(False, "off: this is about a GPU")
     environment = Environment(settings, DeviceSession(settings, simulated))
     with environment.gpu.working(), ExitStack() as kept:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from pytest_gpukern.values.garbage import uncollected
+from pytest_gpukern.values.garbage import gc_paused
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -28,7 +28,7 @@ def map_in_threads(function: Callable[[Item], Made], items: Sequence[Item]) -> l
     """
     if len(items) < 2:
         return [function(item) for item in items]
-    with uncollected(), ThreadPoolExecutor(min(len(items), os.cpu_count() or 1)) as pool:
+    with gc_paused(), ThreadPoolExecutor(min(len(items), os.cpu_count() or 1)) as pool:
         return list(pool.map(function, items))
 
 

@@ -36,7 +36,7 @@ _CONFLICT = re.compile(
 _KEY = re.compile(r"[^/]+/[^/]+/[^/]+")
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
+class _BaselineFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
     """Holds the content of a file, once each session is whole."""
 
     problem: Text
@@ -90,7 +90,9 @@ def parse(content: bytes, path: Path, *, other: bytes = b"") -> Baseline:
 
     try:
         known = read(other, _Processes, refuse=lambda _: None).processes if other else {}
-        stored: _File = read(content, _File, refuse=refuse, unfold=lambda value: _whole(value, known))
+        stored: _BaselineFile = read(
+            content, _BaselineFile, refuse=refuse, unfold=lambda value: _whole(value, known)
+        )
         cases: dict[str, Record] = {}
         for i, record in enumerate(stored.records):
             if record.case in cases:

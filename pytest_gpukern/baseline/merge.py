@@ -194,7 +194,7 @@ def confirmed_slower(result: Result) -> bool:
     )
 
 
-def unselected(result: Result, sessions: Sequence[Result]) -> list[Result]:
+def sessions_to_record(result: Result, sessions: Sequence[Result]) -> list[Result]:
     """Returns the sessions that a record takes, of all that a run measured of a test; oldest first.
 
     If they confirmed a slowdown, we leave out those that raised the suspicion. More sessions followed because

@@ -16,7 +16,7 @@ from typing import Annotated, TypeVar
 
 from msgspec import Meta, structs
 
-from pytest_gpukern.gate.change import FEWEST
+from pytest_gpukern.gate.change import SESSIONS_TO_GATE
 from pytest_gpukern.gate.comparability import SessionTime, Text
 from pytest_gpukern.gpu.kernel_facts import fitted
 from pytest_gpukern.measure.device_clocks import CLOCKS
@@ -177,7 +177,7 @@ class Epoch(Stored, frozen=True):
         """
         moments = (session.recorded for session in self.holding(key))
         opened = sum(1 for _ in itertools.takewhile(lambda moment: moment <= self.opened, moments))
-        return min(opened if opened >= FEWEST else FIRST_SESSIONS, MOST_SESSIONS // 2)
+        return min(opened if opened >= SESSIONS_TO_GATE else FIRST_SESSIONS, MOST_SESSIONS // 2)
 
     def adding(self, sessions: Iterable[Result]) -> Epoch:
         """Returns the epoch with more sessions; it keeps `MOST_SESSIONS` of every measurement.

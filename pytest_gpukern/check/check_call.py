@@ -279,7 +279,7 @@ class CheckedCalls(Launch):
         self.synchronize()
         return returned
 
-    def why_undone(self, value: Any) -> str | None:
+    def why_lazy(self, value: Any) -> str | None:
         """Says why a returned value may compute when it is read, or None.
 
         Raises:

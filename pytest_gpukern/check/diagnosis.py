@@ -125,7 +125,7 @@ class Launch(ABC):
         returns_apart: whether the arrays that it returns must not overlap each other.
         sharing_remedy: what to do about a result that shares memory with an input or an earlier result.
         modified_remedy: what to do about an input that is written, if it is written on purpose.
-        why_undone: says why a returned value stands for work that the launch has not done, or None.
+        why_lazy: says why a returned value stands for work that the launch has not done, or None.
         errors: worst error of each output so far.
         notes: what is doubtful but not wrong, each once.
         seen_bits: a hash of each output after each launch on the same inputs.
@@ -141,7 +141,7 @@ class Launch(ABC):
     returns_apart = True
     sharing_remedy = "each launch must return new memory"
     modified_remedy = ""
-    why_undone: Callable[[Any], str | None] = staticmethod(why_lazy)
+    why_lazy: Callable[[Any], str | None] = staticmethod(why_lazy)
 
     def __init__(
         self, synchronize: Callable[[], None], damage: Callable[[], list[Damage]], determinism: str | None

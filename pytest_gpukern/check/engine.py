@@ -134,7 +134,7 @@ def checked_launch(launch: Launch, *, poisoned: bool = True) -> Made:
         launch.first_call_ns = launch.last_call_ns
     left = tuple(threads_left(threads, first=first))
     for name, value in leaves("returned", returned):
-        undone = launch.why_undone(value)
+        undone = launch.why_lazy(value)
         if undone is not None:
             raise IncorrectError(Diagnosis.of(Fault.WRONG_TYPE, f"{launch.by} returned {undone}", name))
     launch.take(returned)

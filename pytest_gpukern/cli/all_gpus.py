@@ -22,7 +22,7 @@ from pytest_gpukern.cli.suites import (
     RAN,
     REPORT,
     NoRunError,
-    Run,
+    SuiteRun,
     UsageError,
     ValidateOptions,
     started,
@@ -49,11 +49,11 @@ _KERNELS_ONLY = "--gpukern-scope=kernel"
 _UNJUDGED = ("--gpukern-baseline=off", "--gpukern-fail-on=none")
 
 
-def validate_all_gpus(asked: ValidateOptions) -> int:
+def validate_all_gpus(request: ValidateOptions) -> int:
     """Validates all visible GPUs of the first one's model; returns the exit status."""
     recording = "records a case once, on one GPU; --gpukern-baseline=append records every GPU"
-    asked.refuse_unless(("compare", "append", "off"), recording)
-    tokens = _tokens(asked.options)
+    request.refuse_unless(("compare", "append", "off"), recording)
+    tokens = _tokens(request.options)
     for token in tokens:
         if "--junitxml" in token.option.names:
             own = "each GPU has a pytest of its own, and all would write this file"
@@ -61,8 +61,8 @@ def validate_all_gpus(asked: ValidateOptions) -> int:
     further = [argument for token in tokens if is_for_children(token.option) for argument in token.written]
     try:
         with open_nvml() as nvml:
-            host = _Host.of(asked, nvml)
-        return _record(host) if asked.baseline == "append" else _Validation(host, further).run()
+            host = _Host.of(request, nvml)
+        return _record(host) if request.baseline == "append" else _HostValidation(host, further).run()
     except (NvmlUnavailable, DeviceError, FileError) as error:
         raise exits.RefusedError(error) from error
 
@@ -86,12 +86,12 @@ def _tokens(options: Sequence[str]) -> list[Token]:
 class _Host:
     """Holds what is asked, the GPUs that are validated, and why others are not, in words."""
 
-    asked: ValidateOptions
+    request: ValidateOptions
     gpus: dict[str, Device]
     left_out: tuple[str, ...]
 
     @classmethod
-    def of(cls, asked: ValidateOptions, nvml: Nvml) -> _Host:
+    def of(cls, request: ValidateOptions, nvml: Nvml) -> _Host:
         """Returns the visible GPUs; DeviceError if there is none to validate."""
         whole, parts, unopened = visible_gpus(nvml)
         left_out = [f"{parts} instances of MIG: they share a GPU"] if parts else []
@@ -103,7 +103,7 @@ class _Host:
                 f"themselves: CUDA_VISIBLE_DEVICES={chosen} gpukern {_COMMAND}"
             )
         gpus = {gpu.uuid: gpu for gpu in whole if gpu not in others}
-        return cls(asked, gpus, (*left_out, *unopened))
+        return cls(request, gpus, (*left_out, *unopened))
 
     def short(self, uuid: str) -> str:
         return short_uuid(uuid, self.gpus)
@@ -114,13 +114,13 @@ class _Host:
 
     def keep(self, uuid: str, content: bytes) -> None:
         """Writes a run's file of a GPU into the folders."""
-        for folder in self.asked.folders:
+        for folder in self.request.folders:
             write_run(folder, socket.gethostname(), str(self.gpus[uuid].index), content)
 
     @contextlib.contextmanager
     def side_by_side(
         self, options: Sequence[str], uuids: Iterable[str], tests: Sequence[str] = ()
-    ) -> Iterator[dict[str, Run]]:
+    ) -> Iterator[dict[str, SuiteRun]]:
         """Starts a pytest for each GPU, of all suites with its reports, or of some tests.
 
         A report `run.json` is `run-GPU-8d1f0a2c.json` of one GPU. They take turns where they time something
@@ -130,14 +130,14 @@ class _Host:
             turns = {RUN_FOLDER_VARIABLE: stack.enter_context(TemporaryFolder("validate"))}
             runs = {}
             for uuid in uuids:
-                paths = () if tests else map(Path, self.asked.reports)
+                paths = () if tests else map(Path, self.request.reports)
                 own = (path.with_stem(f"{path.stem}-{self.short(uuid)}") for path in paths)
                 given = [_KERNELS_ONLY, *options, *(f"{REPORT}={path}" for path in own)]
                 run = started(given, tests=tests, gpus=[uuid], environ=turns)
                 runs[uuid] = stack.enter_context(run)
             yield runs
 
-    def show(self, uuid: str, run: Run) -> None:
+    def show(self, uuid: str, run: SuiteRun) -> None:
         """Shows how a GPU's pytest ended, and what it printed."""
         _say(f"GPU {self.name(uuid)}: pytest ended with status {run.process.returncode}")
         sys.stdout.write(run.output)
@@ -146,7 +146,7 @@ class _Host:
 def _record(host: _Host) -> int:
     """Records every GPU at the same time, in a run of its own each; shows one run after the other."""
     statuses = []
-    with host.side_by_side(host.asked.options, host.gpus) as runs:
+    with host.side_by_side(host.request.options, host.gpus) as runs:
         _say(f"recording {units.counted(len(runs), 'GPU')} side by side")
         for uuid, run in runs.items():
             statuses.append(run.process.wait())
@@ -158,7 +158,7 @@ def _record(host: _Host) -> int:
 
 
 @dataclass
-class _Validation:
+class _HostValidation:
     """Validates the GPUs of a host; `further` are pytest's options in all rounds but the first."""
 
     host: _Host
@@ -169,7 +169,7 @@ class _Validation:
     def run(self) -> int:
         uuids = [*self.host.gpus]
         _say(f"measuring {units.counted(len(uuids), 'GPU')} side by side")
-        self._round(self.host.asked.options, uuids)
+        self._round(self.host.request.options, uuids)
         tests = fleet.to_measure_again(self.figures)
         for number in range(2, cards.ROUNDS + 1) if tests else ():
             self._again(f"session {number} of {cards.ROUNDS}", uuids, {*itertools.chain(*tests.values())})

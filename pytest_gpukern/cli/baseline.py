@@ -19,12 +19,12 @@ from typing import Any
 from msgspec import structs
 
 from pytest_gpukern.baseline.codec import load_sides
-from pytest_gpukern.baseline.merge import WriteReport, unselected
+from pytest_gpukern.baseline.merge import WriteReport, sessions_to_record
 from pytest_gpukern.baseline.record import Epoch, Record
 from pytest_gpukern.baseline.store import CODE, Store, begins_with, load, rewrite, unfit, unite
 from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.report import report_files
-from pytest_gpukern.gate.change import FEWEST
+from pytest_gpukern.gate.change import SESSIONS_TO_GATE
 from pytest_gpukern.report import units
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.grouping import grouped
@@ -186,7 +186,7 @@ def _merge(known: argparse.Namespace) -> int:
         if result.case.id in chosen:
             # Of a case whose result must not be recorded, that alone, which is refused.
             is_fit = unfit(result) is None
-            accepted += unselected(result, run_file.sessions_of(result)) if is_fit else [result]
+            accepted += sessions_to_record(result, run_file.sessions_of(result)) if is_fit else [result]
     report = _record(accepted, run_file.created, known)
     exits.show(_merged_lines(report, accepted))
     for problem in report.errors:
@@ -273,13 +273,13 @@ def _done_lines(report: WriteReport) -> list[str]:
 def _merged_lines(report: WriteReport, accepted: Sequence[Result]) -> list[str]:
     lines = _done_lines(report)
     sessions = Counter(result.case.id for result in accepted)
-    few = [case_id for case_id in (*report.added, *report.updated) if sessions[case_id] < FEWEST]
+    few = [case_id for case_id in (*report.added, *report.updated) if sessions[case_id] < SESSIONS_TO_GATE]
     if few:
         which = "it has" if len(few) == 1 else f"{len(few)} cases have"
         lines.append(
-            f"{which} fewer than the {FEWEST} sessions from which on the gate fails a test: add some with "
-            "pytest --gpu-benchmark --gpukern-baseline=append on that device, or merge later runs with "
-            "--append"
+            f"{which} fewer than the {SESSIONS_TO_GATE} sessions from which on the gate fails a test: add "
+            "some with pytest --gpu-benchmark --gpukern-baseline=append on that device, or merge later "
+            "runs with --append"
         )
     return lines
 

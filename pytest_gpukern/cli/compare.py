@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from pytest_gpukern.baseline.merge import unselected
+from pytest_gpukern.baseline.merge import sessions_to_record
 from pytest_gpukern.baseline.record import choice_of
 from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.report import declare_forms, runs_of, tell
@@ -88,7 +88,7 @@ def _tests(run: RunResults) -> Iterator[tuple[str, list[Result]]]:
     tests = Counter(case_id for case_id, _ in {(result.case.id, result.nodeid) for result in run.results})
     for result in run.results:
         name = result.case.id if tests[result.case.id] == 1 else result.nodeid
-        yield name, [_finite(session) for session in unselected(result, run.sessions_of(result))]
+        yield name, [_finite(session) for session in sessions_to_record(result, run.sessions_of(result))]
 
 
 def _finite(result: Result) -> Result:

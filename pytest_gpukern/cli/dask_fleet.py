@@ -181,7 +181,7 @@ class _ToDo:
     seen_s: float = field(default_factory=time.monotonic)
 
 
-class _Validation:
+class _ClusterValidation:
     """Has every card measured, and measured again if it is in doubt.
 
     Attributes:
@@ -189,8 +189,8 @@ class _Validation:
         confirming: later ones, of cards in doubt and of their neighbours.
     """
 
-    def __init__(self, cluster: _Cluster, asked: ValidateOptions, *, needs_gpu: bool) -> None:
-        self._cluster, self._asked, self._needs_gpu = cluster, asked, needs_gpu
+    def __init__(self, cluster: _Cluster, request: ValidateOptions, *, needs_gpu: bool) -> None:
+        self._cluster, self._request, self._needs_gpu = cluster, request, needs_gpu
         self._sees: dict[str, list[Card]] = {}
         self._cards: dict[Card, _ToDo] = {}
         self.raising: list[CardFigures] = []
@@ -256,10 +256,10 @@ class _Validation:
         """Takes a card's sessions from a worker, and keeps its file."""
         to_do, began_s = self._cards[card], time.monotonic()
         gpus = () if to_do.owner else (card.uuid,)
-        what = (self._asked.options, self._cluster.signs, to_do.tests or (), gpus)
+        what = (self._request.options, self._cluster.signs, to_do.tests or (), gpus)
         try:
             content = await self._cluster.call(worker, measure, *what)
-            for folder in self._asked.folders:
+            for folder in self._request.folders:
                 write_run(folder, card.host, card.index, content)
             figures = _figures(content, card)
         except NoRunError as error:
@@ -331,7 +331,7 @@ def _figures(content: bytes, card: Card) -> list[CardFigures]:
 # --- the command ----------------------------------------------------------------------------------
 
 
-def validate_on_dask(scheduler: str, asked: ValidateOptions, *, needs_gpu: bool) -> int:
+def validate_on_dask(scheduler: str, request: ValidateOptions, *, needs_gpu: bool) -> int:
     """Validates all GPUs that the workers of a cluster see; returns the exit status.
 
     Args:
@@ -339,24 +339,24 @@ def validate_on_dask(scheduler: str, asked: ValidateOptions, *, needs_gpu: bool)
         needs_gpu: whether a worker without a GPU is lost; else it runs what a host and a simulator can.
     """
     recording = "would write on workers; record on one host"
-    asked.refuse_unless(("compare", "off"), recording)
+    request.refuse_unless(("compare", "off"), recording)
     if importlib.util.find_spec("distributed") is None:
         install = "pip install 'pytest-gpukern[fleet]'"
         raise UsageError(f"distributed runs the GPUs, and is not installed: {install}")
-    if unknown := [path for path in asked.reports if Path(path).suffix not in FORMS]:
+    if unknown := [path for path in request.reports if Path(path).suffix not in FORMS]:
         raise UsageError(f"{REPORT}={unknown[0]} is neither a folder (end it in /) nor of {', '.join(FORMS)}")
-    done = asyncio.run(_validated(scheduler, asked, needs_gpu=needs_gpu))
+    done = asyncio.run(_validated(scheduler, request, needs_gpu=needs_gpu))
     if not done.raising:
         raise exits.RefusedError(f"the scheduler at {scheduler} has no workers")
     found = fleet.judged(done.raising, done.confirming, expected=())
     report = FleetReport(found)
-    for path in map(Path, asked.reports):
+    for path in map(Path, request.reports):
         write_named(path, FORMS[path.suffix](report), REPORT)
     exits.show(terminal(report, exits.width()))
     return exits.BAD if found.bad else exits.FINE
 
 
-async def _validated(scheduler: str, asked: ValidateOptions, *, needs_gpu: bool) -> _Validation:
+async def _validated(scheduler: str, request: ValidateOptions, *, needs_gpu: bool) -> _ClusterValidation:
     from distributed import Client
 
     for name in ("distributed", "distributed.client"):  # we say ourselves what is lost
@@ -370,7 +370,9 @@ async def _validated(scheduler: str, asked: ValidateOptions, *, needs_gpu: bool)
     except (OSError, ValueError) as error:
         raise exits.RefusedError(f"there is no scheduler at {scheduler}: {error}") from error
     try:
-        validation = _Validation(_Cluster(client, await client.nthreads()), asked, needs_gpu=needs_gpu)
+        validation = _ClusterValidation(
+            _Cluster(client, await client.nthreads()), request, needs_gpu=needs_gpu
+        )
         await validation.run()
     finally:
         await client.close()

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pytest_gpukern.cli.exits import BAD, FINE, show
-from pytest_gpukern.doctor.checks import Advice, Level, advise
+from pytest_gpukern.doctor.checks import Advice, Severity, advise
 from pytest_gpukern.doctor.machine import Gpu, Machine, examine
 from pytest_gpukern.values.backend_table import BACKENDS
 
@@ -32,7 +32,7 @@ def _doctor(known: argparse.Namespace) -> int:
     advice = advise(machine)
     lines = [*facts(machine), "", *spoken(advice)]
     show(json.dumps(_described(machine, advice), indent=1).split("\n") if known.json else lines)
-    return BAD if any(item.level is Level.ERROR for item in advice) else FINE
+    return BAD if any(item.level is Severity.ERROR for item in advice) else FINE
 
 
 def facts(machine: Machine) -> list[str]:

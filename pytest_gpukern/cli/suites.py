@@ -115,7 +115,7 @@ class NoRunError(RefusedError):
 
 
 @dataclass(frozen=True)
-class Run:
+class SuiteRun:
     """Holds a pytest of the suites that has been started, and the files that it writes."""
 
     process: subprocess.Popen[bytes]
@@ -174,7 +174,7 @@ def started(
     tests: Sequence[str] = (),
     gpus: Sequence[str] = (),
     environ: Mapping[str, str] = MappingProxyType({}),
-) -> Iterator[Run]:
+) -> Iterator[SuiteRun]:
     """Starts the suites, or some of their tests, in a process that sees these GPUs, or all that we see.
 
     It ends with this block, and with the thread that is in it. `environ` is added to its environment.
@@ -186,7 +186,7 @@ def started(
             variables = environment({**environ, **(seeing(*gpus) if gpus else {})})
             process = started_with_us(arguments, variables, output)
         try:
-            yield Run(process, file, log)
+            yield SuiteRun(process, file, log)
         except KeyboardInterrupt:  # Ctrl-C does not reach its process group; pytest tells what it has so far
             process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -63,30 +63,30 @@ def validate(options: Sequence[str] = (), *, all_gpus: bool = False, dask: str |
     options = [*options, *([f"--gpukern-fail-on={','.join(fails_too)}"] if fails_too else [])]
     if not all_gpus and dask is None:
         return _on_one_gpu(ValidateOptions.of(options))
-    asked = ValidateOptions.of([*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *options])
+    request = ValidateOptions.of([*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *options])
     # Python would die on the spot; so it ends what was started.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         if dask is not None:
             from pytest_gpukern.cli.dask_fleet import validate_on_dask
 
-            return validate_on_dask(dask, asked, needs_gpu=needs_gpu)
+            return validate_on_dask(dask, request, needs_gpu=needs_gpu)
         from pytest_gpukern.cli.all_gpus import validate_all_gpus
 
-        return validate_all_gpus(asked)
+        return validate_all_gpus(request)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 
 
-def _on_one_gpu(asked: ValidateOptions) -> int:
-    options = [*asked.options, *(f"{REPORT}={path}" for path in asked.reports)]
-    if not asked.folders:
+def _on_one_gpu(request: ValidateOptions) -> int:
+    options = [*request.options, *(f"{REPORT}={path}" for path in request.reports)]
+    if not request.folders:
         return subprocess.call(command(options))
     with TemporaryFolder("validate") as temporary:
         report = Path(temporary, "run.json")
         status = subprocess.call(command([*options, f"{REPORT}={report}"]))
         if report.exists():
-            _keep(report, asked.folders)
+            _keep(report, request.folders)
     return status
 
 

@@ -39,7 +39,7 @@ class DisassemblyError(Exception):
     """Says in one line why the facts about a kernel cannot be read."""
 
 
-class Tool(NamedTuple):
+class BinaryTool(NamedTuple):
     """Runs `cuobjdump` or `nvdisasm`."""
 
     path: str
@@ -66,13 +66,13 @@ class Tool(NamedTuple):
 
 
 @functools.cache
-def tool(name: str) -> Tool:
+def tool(name: str) -> BinaryTool:
     """Returns `cuobjdump` or `nvdisasm`; raises DisassemblyError if it is missing, or tells no version."""
     path = cuda_program(name)
     if path is None:
         places = "NVIDIA's wheels, CUDA_HOME, CUDA_PATH or PATH"
         raise DisassemblyError(f"{name} is not in {places}; kernels are read by it: {_REMEDY}")
-    found = Tool(path, "version unknown")
+    found = BinaryTool(path, "version unknown")
     printed = found.output("--version")
     version = re.search(r"\bV(\d+\.\d+\.\d+)\b", printed)
     return found._replace(version=version[1]) if version else found.not_understood(printed)
@@ -127,7 +127,7 @@ _USAGE = re.compile(
 )
 
 
-def _usages(reader: Tool, printed: str) -> dict[str, KernelFacts]:
+def _usages(reader: BinaryTool, printed: str) -> dict[str, KernelFacts]:
     """Returns mangled name → what `cuobjdump -res-usage` says, in the order of the module."""
     usages = {}
     for name, registers, stack, shared, local in _USAGE.findall(printed):
@@ -138,7 +138,7 @@ def _usages(reader: Tool, printed: str) -> dict[str, KernelFacts]:
     return usages
 
 
-def _static_shared(reader: Tool, shared_bytes: int, image: bytes) -> int:
+def _static_shared(reader: BinaryTool, shared_bytes: int, image: bytes) -> int:
     """Returns static shared memory as CUPTI and ptxas tell it, without what the driver reserves.
 
     `-res-usage` adds that to some kernels from sm_90 on: 512 bytes are 1536, and none are 0 or 1024.
@@ -172,7 +172,7 @@ _PLACE = re.compile(r"\[([^\]]*?)\+?(-?0x[0-9a-f]+)?\]")
 _BITS = re.compile(r"\.[US]?(8|16|32|64|128|256)\b")
 
 
-def _disassembled(disassembler: Tool, path: str, usage: KernelFacts) -> KernelFacts:
+def _disassembled(disassembler: BinaryTool, path: str, usage: KernelFacts) -> KernelFacts:
     """Adds what the instructions of a kernel tell to what is known of it."""
     printed = disassembler.output("-json", "-annotate", path)
     try:
@@ -214,7 +214,7 @@ def _reached(functions: Mapping[str, _Function], entry: str) -> set[str]:
     return reached
 
 
-def _spilled(disassembler: Tool, function: _Function) -> int:
+def _spilled(disassembler: BinaryTool, function: _Function) -> int:
     """Returns the size of the places in local memory to which marked instructions store registers."""
     places: set[tuple[str, int]] = set()
     for each in function.instructions:

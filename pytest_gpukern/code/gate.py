@@ -22,7 +22,7 @@ from pytest_gpukern.processes.sessions import ChildRun, ChildSessions, Ending
 from pytest_gpukern.report.run import AGAINST, CODE_ON_RECORD
 from pytest_gpukern.report.units import counted
 from pytest_gpukern.revisions.git import AgainstError, resolve, worktree
-from pytest_gpukern.revisions.sides import Sides
+from pytest_gpukern.revisions.trees import Trees
 from pytest_gpukern.session import stash
 from pytest_gpukern.session.collection import measured_case
 from pytest_gpukern.session.controller import Controller
@@ -115,7 +115,7 @@ class CodeGate:
         if self._revisions is not None:
             self._controller.compared_with = f"{AGAINST}{self._revisions.short}"
             with worktree(self._revisions) as tree:
-                found = _in_processes(children, groups, Sides.of(self._revisions, tree).moved)
+                found = _in_processes(children, groups, Trees.of(self._revisions, tree).moved)
             return {nodeid: of.code for nodeid, (_, _, of) in found.endings.items() if of is not None}
         self._controller.compared_with = CODE_ON_RECORD
         endings = found.endings if self._settings.baseline != "off" else {}

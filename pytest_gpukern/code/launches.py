@@ -34,7 +34,7 @@ class Compiled(NamedTuple):
     shared_bytes: int  # dynamic shared memory of a block; the cubin says how much is static
 
 
-class Launch(NamedTuple):
+class CapturedLaunch(NamedTuple):
     """Holds a launch of a kernel; `compiled` compiles it for an architecture or raises `DoesNotCompile`."""
 
     kernel: str  # its name, as its author wrote it
@@ -65,7 +65,7 @@ class StandIn(Protocol):
 
     stream: Any  # what a variant gets as `stream`
 
-    def install(self, record: Callable[[Launch], None]) -> None:
+    def install(self, record: Callable[[CapturedLaunch], None]) -> None:
         """Takes the device's place, before modules of the user are imported; calls `record` for each launch.
 
         Raises ImportError if a library is missing, or of a version that this was not tested with.

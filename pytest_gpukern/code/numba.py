@@ -23,10 +23,10 @@ import numpy as np
 from pytest_gpukern.code.launches import (
     H200,
     CannotBeKnown,
+    CapturedLaunch,
     Compiled,
     Dimensions,
     DoesNotCompile,
-    Launch,
     StandIn,
     require,
 )
@@ -67,7 +67,7 @@ class NumbaStandIn(StandIn):
         """Forgets what was launched: the next test starts, and host code may read what it writes itself."""
         self.launched = self.fills_host_arrays = False
 
-    def install(self, record: Callable[[Launch], None]) -> None:
+    def install(self, record: Callable[[CapturedLaunch], None]) -> None:
         """Takes the device's place in this process, once; raises ImportError as `StandIn` says."""
         _require_tested_libraries()
         from numba.cuda.core import config
@@ -227,7 +227,7 @@ class _RecordedKernel:
         # `cuda.Out(array)` and its like hold the array as their value.
         self._device.fills_host_arrays |= any(isinstance(getattr(arg, "value", arg), ndarray) for arg in args)
         compiled = partial(self.compiled, tuple(block), shared_bytes)
-        self._device.record(Launch(_name(self.py_func), tuple(grid), compiled))
+        self._device.record(CapturedLaunch(_name(self.py_func), tuple(grid), compiled))
 
     def compiled(self, block: Dimensions, shared_bytes: int, architecture: str) -> Compiled:
         """Compiles for an architecture, once. Globals of the kernel are read when it first compiles."""

@@ -25,9 +25,9 @@ from typing import Any
 from pytest_gpukern.code.launches import (
     H200,
     CannotBeKnown,
+    CapturedLaunch,
     Compiled,
     DoesNotCompile,
-    Launch,
     StandIn,
     capability,
     require,
@@ -80,12 +80,12 @@ class TritonStandIn(StandIn):
     def __init__(self) -> None:
         self.stream: Any = _Nothing()
         self._driver: Any
-        self._record: Callable[[Launch], None]
+        self._record: Callable[[CapturedLaunch], None]
         self._compile: Callable[..., Any]
         self._chosen: Mapping[str, Mapping[str, str]] = {}
         self._tuners: list[Any] = []
 
-    def install(self, record: Callable[[Launch], None]) -> None:
+    def install(self, record: Callable[[CapturedLaunch], None]) -> None:
         """Takes the device's place for good: of PyTorch in this thread, of Triton in this process.
 
         Raises:
@@ -172,7 +172,7 @@ class TritonStandIn(StandIn):
         blocks = (int(x) * (options.get("num_ctas") or 1), int(y), int(z))
         if math.prod(blocks):  # else Triton launches nothing
             compiled = functools.partial(self._compiled, function, held, options)
-            self._record(Launch(function.__name__, blocks, compiled))
+            self._record(CapturedLaunch(function.__name__, blocks, compiled))
         return _Launched()
 
     def _compiled(self, function: Any, args: Any, options: dict[str, Any], architecture: str) -> Compiled:

@@ -18,7 +18,7 @@ _UNEXPLAINED_BYTES = 2 * 2**30
 """Memory in use that no listed process explains; an idle driver keeps up to about 1 GiB for itself."""
 
 
-class Level(enum.StrEnum):
+class Severity(enum.StrEnum):
     """Says how bad it is."""
 
     ERROR = "error"
@@ -39,14 +39,14 @@ class Advice:
         remedy: what to do about it; empty for a note that asks for nothing.
     """
 
-    level: Level
+    level: Severity
     subject: str
     text: str
     remedy: str = ""
 
 
 def advise(machine: Machine) -> list[Advice]:
-    order = list(Level)
+    order = list(Severity)
     said = (advice for check in _CHECKS for advice in check(machine))
     return sorted(said, key=lambda advice: order.index(advice.level))
 
@@ -59,10 +59,10 @@ def _driver(machine: Machine) -> Iterator[Advice]:
             "nvidia-smi must list the GPU first: reboot after an upgrade of the driver; else see its "
             "installation, CUDA_VISIBLE_DEVICES, MIG"
         )
-        yield Advice(Level.ERROR, "driver", machine.no_gpu, remedy)
+        yield Advice(Severity.ERROR, "driver", machine.no_gpu, remedy)
         return
     text = f"{machine.no_gpu}: host variants run, and kernels of Numba and Triton in a simulator, untimed"
-    yield Advice(Level.NOTE, "driver", text)
+    yield Advice(Severity.NOTE, "driver", text)
 
 
 def _cuda_versions(machine: Machine) -> Iterator[Advice]:
@@ -78,20 +78,20 @@ def _cuda_versions(machine: Machine) -> Iterator[Advice]:
     for wanted in (11, 12, 13):
         if (name := f"cupy-cuda{wanted}x") in machine.versions and wanted > major:
             remedy = f"pip install cupy-cuda{major}x instead"
-            yield Advice(Level.ERROR, name, f"is for CUDA {wanted}; {driver}", remedy)
+            yield Advice(Severity.ERROR, name, f"is for CUDA {wanted}; {driver}", remedy)
     bindings = _version(machine, "cuda-bindings")
     if bindings is not None and bindings.major > major:
         text = f"{bindings} is for CUDA {bindings.major}; {driver}"
         remedy = f'pip install "cuda-bindings<{major + 1}", or upgrade the driver'
-        yield Advice(Level.ERROR, "cuda-bindings", text, remedy)
+        yield Advice(Severity.ERROR, "cuda-bindings", text, remedy)
     cupti = _version(machine, "cupti-python")
     if cupti is not None and cupti.major != major:
         remedy = f'pip install "cupti-python=={major}.*"; until then kernels are timed by events'
-        yield Advice(Level.WARNING, "cupti-python", f"{cupti} is for CUDA {cupti.major}; {driver}", remedy)
+        yield Advice(Severity.WARNING, "cupti-python", f"{cupti} is for CUDA {cupti.major}; {driver}", remedy)
     if machine.nvcc is not None and machine.nvcc > machine.cuda:
-        level, text = Level.ERROR, f"{'.'.join(map(str, machine.nvcc))} is newer than the driver: {driver}"
+        level, text = Severity.ERROR, f"{'.'.join(map(str, machine.nvcc))} is newer than the driver: {driver}"
         if machine.nvcc[0] == major:
-            level, text = Level.NOTE, f"{text}; PTX that it makes cannot be loaded, machine code can"
+            level, text = Severity.NOTE, f"{text}; PTX that it makes cannot be loaded, machine code can"
         remedy = "put the toolkit of the driver's CUDA on PATH, or upgrade the driver"
         yield Advice(level, "nvcc", text, remedy)
 
@@ -103,33 +103,35 @@ def _libraries(machine: Machine) -> Iterator[Advice]:
     numba_cuda, numpy = _version(machine, "numba-cuda"), _version(machine, "numpy")
     if numba_cuda and numpy and numba_cuda <= Version("0.30.4") and numpy >= Version("2.5"):
         text = f"{numba_cuda} does not import beside NumPy {numpy}, which has no np.row_stack"
-        yield Advice(Level.ERROR, "numba-cuda", text, 'pip install "numpy<2.5"')
+        yield Advice(Severity.ERROR, "numba-cuda", text, 'pip install "numpy<2.5"')
     cupys = [name for name in machine.versions if name == "cupy" or name.startswith("cupy-cuda")]
     if len(cupys) > 1:
         remedy = f"uninstall all of them, then install one: pip uninstall {' '.join(cupys)}"
-        yield Advice(Level.ERROR, "cupy", f"{' and '.join(cupys)} overwrite each other's files", remedy)
+        yield Advice(Severity.ERROR, "cupy", f"{' and '.join(cupys)} overwrite each other's files", remedy)
     if "numba" in machine.versions and "numba-cuda" not in machine.versions:
         text = "numba without numba-cuda: the CUDA target inside Numba is no longer maintained, and not used"
-        yield Advice(Level.WARNING, "numba", text, "pip install numba-cuda")
+        yield Advice(Severity.WARNING, "numba", text, "pip install numba-cuda")
     if "pycuda" in machine.versions and machine.nvcc is None:
         text = "SourceModule compiles with nvcc, and there is none on PATH"
         remedy = "install the CUDA toolkit, or the wheel nvidia-cuda-nvcc, which is found without PATH"
-        yield Advice(Level.NOTE, "pycuda", text, remedy)
+        yield Advice(Severity.NOTE, "pycuda", text, remedy)
     pynvml = _version(machine, "pynvml")
     if pynvml is not None and pynvml.major < 12:
         text = f"pynvml {pynvml} and nvidia-ml-py both bring a module pynvml: the last one installed wins"
-        yield Advice(Level.WARNING, "nvidia-ml-py", text, "pip uninstall pynvml; pip install -U nvidia-ml-py")
+        yield Advice(
+            Severity.WARNING, "nvidia-ml-py", text, "pip uninstall pynvml; pip install -U nvidia-ml-py"
+        )
     for name, problem in machine.backends.items():
         if problem is not None:
             text = f"the backend cannot be opened: {problem}"
-            yield Advice(Level.ERROR, name, text, "reinstall it, or leave it out with --gpukern-backend")
+            yield Advice(Severity.ERROR, name, text, "reinstall it, or leave it out with --gpukern-backend")
 
 
 def _timers(machine: Machine) -> Iterator[Advice]:
     if machine.timer is not None:
         text = f"CUPTI cannot time here ({machine.timer}); events stand in, and read about 3 µs too much"
         remedy = "pip install cupti-python of the driver's CUDA version; detach other profilers"
-        yield Advice(Level.WARNING, "timer", text, remedy)
+        yield Advice(Severity.WARNING, "timer", text, remedy)
 
 
 def _sanitizer(machine: Machine) -> Iterator[Advice]:
@@ -138,12 +140,12 @@ def _sanitizer(machine: Machine) -> Iterator[Advice]:
         return
     if machine.sanitizer is None:
         text = f"--gpukern-sanitize does not work: {machine.sanitizer_problem}"
-        yield Advice(Level.NOTE, "sanitizer", text)
+        yield Advice(Severity.NOTE, "sanitizer", text)
         return
     major, minor = machine.cuda or (13, 0)
     remedy = f'pip install "nvidia-cuda-sanitizer-api=={major}.{minor}.*", which is of the driver\'s CUDA'
     text = f"compute-sanitizer {machine.sanitizer}: {machine.sanitizer_problem}"
-    yield Advice(Level.WARNING, "sanitizer", text, remedy)
+    yield Advice(Severity.WARNING, "sanitizer", text, remedy)
 
 
 _SWITCHES = {
@@ -179,12 +181,12 @@ def _environment(machine: Machine) -> Iterator[Advice]:
     for variable, (text, remedy) in _SWITCHES.items():
         value = environ.get(variable, "")
         if value.strip() not in ("", "0"):
-            yield Advice(Level.WARNING, "environment", f"{variable}={value}: {text}", remedy)
+            yield Advice(Severity.WARNING, "environment", f"{variable}={value}: {text}", remedy)
     hidden = [gpu for gpu in machine.gpus if not gpu.visible]
     if hidden and len(hidden) < len(machine.gpus):
         chosen, count = environ.get("CUDA_VISIBLE_DEVICES"), len(machine.gpus)
         text = f"CUDA_VISIBLE_DEVICES={chosen} leaves {count - len(hidden)} of {count} GPUs"
-        yield Advice(Level.NOTE, "environment", text)
+        yield Advice(Severity.NOTE, "environment", text)
 
 
 def _each_gpu(machine: Machine) -> Iterator[Advice]:
@@ -194,68 +196,72 @@ def _each_gpu(machine: Machine) -> Iterator[Advice]:
             yield Advice(level, subject, text, remedy.format(index=gpu.record.index))
 
 
-_Found = tuple[Level, str, str]
+_Found = tuple[Severity, str, str]
 
 
 def _memory_errors(gpu: Gpu) -> Iterator[_Found]:
     setup = gpu.setup
     if setup.uncorrected_errors:
         text = f"{setup.uncorrected_errors} uncorrected memory errors since the driver was loaded"
-        yield Level.ERROR, text, "reset the GPU (nvidia-smi -r -i {index}); if they come back, replace it"
+        yield Severity.ERROR, text, "reset the GPU (nvidia-smi -r -i {index}); if they come back, replace it"
     if setup.row_remap_failed:
-        yield Level.ERROR, "broken memory rows could not be replaced", "have the GPU replaced"
+        yield Severity.ERROR, "broken memory rows could not be replaced", "have the GPU replaced"
     elif setup.row_remap_pending:
         text = "broken memory rows wait to be replaced"
-        yield Level.ERROR, text, "reset the GPU: nvidia-smi -r -i {index}"
+        yield Severity.ERROR, text, "reset the GPU: nvidia-smi -r -i {index}"
     if setup.ecc is not None and setup.ecc != setup.ecc_pending and setup.ecc_pending is not None:
         text = f"ECC is {_on(setup.ecc)} and will be {_on(setup.ecc_pending)} after a reset"
-        yield Level.WARNING, text, "reset it before recording baselines: nvidia-smi -r -i {index}"
+        yield Severity.WARNING, text, "reset it before recording baselines: nvidia-smi -r -i {index}"
     elif setup.ecc is False:
-        yield Level.NOTE, "ECC is off: wrong bits go unseen", "nvidia-smi -e 1 -i {index}, then a reset"
+        yield Severity.NOTE, "ECC is off: wrong bits go unseen", "nvidia-smi -e 1 -i {index}, then a reset"
 
 
 def _modes(gpu: Gpu) -> Iterator[_Found]:
     setup, record = gpu.setup, gpu.record
     if setup.persistence is False:
         text = "persistence mode is off: the driver unloads between processes, with clocks and ECC counters"
-        yield Level.WARNING, text, "run nvidia-persistenced, or nvidia-smi -pm 1 -i {index}"
+        yield Severity.WARNING, text, "run nvidia-persistenced, or nvidia-smi -pm 1 -i {index}"
     if setup.compute_mode == "prohibited":
-        yield Level.ERROR, "compute mode PROHIBITED: no CUDA program may run", "nvidia-smi -c 0 -i {index}"
+        yield Severity.ERROR, "compute mode PROHIBITED: no CUDA program may run", "nvidia-smi -c 0 -i {index}"
     elif setup.compute_mode in ("exclusive_process", "exclusive_thread"):
         mode = setup.compute_mode.upper()
         text = f"compute mode {mode}: the fresh sessions that confirm a slowdown cannot run"
-        yield Level.WARNING, text, "nvidia-smi -c 0 -i {index}"
+        yield Severity.WARNING, text, "nvidia-smi -c 0 -i {index}"
     if setup.mig_pending is not None and setup.mig_pending != record.mig_enabled:
         text = f"MIG is {_on(record.mig_enabled)} and will be {_on(setup.mig_pending)} after a reset"
-        yield Level.WARNING, text, "reset it: nvidia-smi -r -i {index}"
+        yield Severity.WARNING, text, "reset it: nvidia-smi -r -i {index}"
     if record.mig_enabled and not record.mig_instances:
         text = "MIG is on and there is no instance, so that nothing can run"
-        yield Level.ERROR, text, "nvidia-smi mig -cgi PROFILE -C -i {index}, or nvidia-smi -mig 0 -i {index}"
+        yield (
+            Severity.ERROR,
+            text,
+            "nvidia-smi mig -cgi PROFILE -C -i {index}, or nvidia-smi -mig 0 -i {index}",
+        )
     limit, default = gpu.limits.power_w, setup.default_power_w
     if limit is not None and default is not None and limit < default:
         text = f"the power limit is {limit:g} W, below its own {default:g} W: heavy kernels clock down"
-        yield Level.NOTE, text, "nvidia-smi -pl, if that was not meant; records keep the limit"
+        yield Severity.NOTE, text, "nvidia-smi -pl, if that was not meant; records keep the limit"
 
 
 def _load(gpu: Gpu) -> Iterator[_Found]:
     held = [name for name in gpu.state.clock_events or () if name in INVALIDATING]
     if held:
         text = f"clocks are held down now: {', '.join(held)}"
-        yield Level.WARNING, text, "look after cooling and power; times taken now are INVALID"
+        yield Severity.WARNING, text, "look after cooling and power; times taken now are INVALID"
     if gpu.processes:
         named = ", ".join(map(str, gpu.processes))
         remedy = "end them if a failed run left them; a measurement shares the GPU with them"
-        yield Level.WARNING, f"in use by {named}", remedy
+        yield Severity.WARNING, f"in use by {named}", remedy
     elif (gpu.state.memory_used_bytes or 0) > _UNEXPLAINED_BYTES:
         used = (gpu.state.memory_used_bytes or 0) // _MIB
         text = f"{used} MiB are in use, and NVML lists no process: the process may run in another container"
-        yield Level.WARNING, text, "look on the host: nvidia-smi there, or fuser -v /dev/nvidia{index}"
+        yield Severity.WARNING, text, "look on the host: nvidia-smi there, or fuser -v /dev/nvidia{index}"
 
 
 def _lock(machine: Machine) -> Iterator[Advice]:
     if machine.lock is not None:
         remedy = "set GPUKERN_LOCK_DIR to a folder that everybody who measures on this machine can write to"
-        yield Advice(Level.WARNING, "lock", f"measurements are not kept apart: {machine.lock}", remedy)
+        yield Advice(Severity.WARNING, "lock", f"measurements are not kept apart: {machine.lock}", remedy)
 
 
 _CHECKS: tuple[Callable[[Machine], Iterator[Advice]], ...] = (

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from pytest_gpukern.baseline.record import as_recorded
 from pytest_gpukern.findings.regressions import by_name, resource_changes
-from pytest_gpukern.gate.change import FEWEST, percent
+from pytest_gpukern.gate.change import SESSIONS_TO_GATE, percent
 from pytest_gpukern.gate.comparability import SessionTime, of_one_choice
 from pytest_gpukern.gpu.kernel_facts import with_occupancy
 from pytest_gpukern.measure.device_clocks import CLOCKS
@@ -95,7 +95,7 @@ def because(
 def _choice_changes(result: Result, past: Sequence[SessionTime]) -> Iterator[Difference]:
     """Yields for which kernels an autotuner chose otherwise than in the sessions that judge it."""
     now = Choice.of(result.autotuned, ())
-    reference = of_one_choice(past, now, FEWEST)[0]
+    reference = of_one_choice(past, now, SESSIONS_TO_GATE)[0]
     before = {name: dict(values) for name, values in reference.choice.configurations}
     for kernel, values in now.configurations:
         recorded = before.get(kernel, {})

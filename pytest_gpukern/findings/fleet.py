@@ -92,7 +92,7 @@ class Kind(enum.StrEnum):
     NOTED = "noted"
 
 
-class Finding(NamedTuple):
+class FleetFinding(NamedTuple):
     """Says what stands out, besides the times of a card.
 
     Attributes:
@@ -126,7 +126,7 @@ class Model:
 
     name: str
     cards: Mapping[Card, CardFinding]
-    groups: tuple[Finding, ...]
+    groups: tuple[FleetFinding, ...]
     spreads: Mapping[str, tuple[float, float]]
 
 
@@ -146,14 +146,14 @@ class FleetFindings:
 
     cards: tuple[Card, ...]
     models: tuple[Model, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[FleetFinding, ...]
     knows_hosts: bool
     failed: Mapping[Card, int]
     confirmed_by: int
     measured: tuple[datetime, datetime]
 
     @property
-    def _all_findings(self) -> list[Finding]:
+    def _all_findings(self) -> list[FleetFinding]:
         return [*self.findings, *(group for model in self.models for group in model.groups)]
 
     @property
@@ -249,39 +249,39 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-def _wrong(cards: Sequence[Card], by_card: _ByCard) -> Iterator[Finding]:
+def _wrong(cards: Sequence[Card], by_card: _ByCard) -> Iterator[FleetFinding]:
     """Yields the cases that the same cards of a model computed wrongly; if most did, no card is at fault."""
     on = grouped((case, card) for card in cards for session in by_card[card] for case in session.wrong)
     for bad, cases in grouped((tuple(dict.fromkeys(on[case])), case) for case in sorted(on)).items():
         what = "wrong everywhere" if 2 * len(bad) > len(cards) > 1 else "wrong"
-        yield Finding(Kind.WRONG, what, cases[0], tuple(cases), len(bad), len(cards), bad)
+        yield FleetFinding(Kind.WRONG, what, cases[0], tuple(cases), len(bad), len(cards), bad)
 
 
 def _silent(
     by_card: _ByCard, expected: Iterable[str] | None, unreadable: Iterable[tuple[str, str]]
-) -> Iterator[Finding]:
+) -> Iterator[FleetFinding]:
     """Yields hosts that reported nothing or few cards, and cards without a valid time or with a problem."""
     damaged = grouped({*unreadable} - {(card.host, card.index) for card in by_card})
     reported = {session.card.host for sessions in by_card.values() for session in sessions}
     for host in sorted({*(expected or ())} - reported - damaged.keys(), key=_natural):
-        yield Finding(Kind.SILENT, "missing", host)
+        yield FleetFinding(Kind.SILENT, "missing", host)
     for card, sessions in by_card.items():
         told = [problem for session in sessions for problem in session.problems]
         if not any(session.times_ns for session in sessions):
             reasons = (why for session in sessions for why in session.not_run.values())
             told = ["nothing valid was measured", *told, *reasons]
         if told:
-            yield Finding(Kind.SILENT, "told", str(card), tuple(dict.fromkeys(told)), cards=(card,))
+            yield FleetFinding(Kind.SILENT, "told", str(card), tuple(dict.fromkeys(told)), cards=(card,))
     for on_hosts in grouped((card.model, card.host) for card in by_card).values():
         counts = Counter(on_hosts)
         usual, hosts = Counter(counts.values()).most_common(1)[0]
         for host in sorted(counts, key=_natural) if len(counts) >= _FEWEST_TO_COMPARE else ():
             here = counts[host] + len(damaged.get(host, ()))
             if here < usual and 2 * hosts > len(counts):
-                yield Finding(Kind.SILENT, "few", host, number=here, of=usual)
+                yield FleetFinding(Kind.SILENT, "few", host, number=here, of=usual)
 
 
-def _lacking(cards: Sequence[Card], by_card: _ByCard) -> Iterator[Finding]:
+def _lacking(cards: Sequence[Card], by_card: _ByCard) -> Iterator[FleetFinding]:
     """Yields the cards without a valid time of cases that most cards of the model have one of."""
     timed = {card: dict.fromkeys(key for of in by_card[card] for key in of.times_ns) for card in cards}
     counts = Counter(key for keys in timed.values() for key in keys)
@@ -292,10 +292,10 @@ def _lacking(cards: Sequence[Card], by_card: _ByCard) -> Iterator[Finding]:
         lacking = {key.rpartition(" ")[0]: None for key in usual if timed[card] and key not in timed[card]}
         if cases := [case for case in lacking if case not in wrong]:
             names = tuple(f"{case} ({why.get(case, 'no valid time')})" for case in cases)
-            yield Finding(Kind.SILENT, "lacking", str(card), names, cards=(card,))
+            yield FleetFinding(Kind.SILENT, "lacking", str(card), names, cards=(card,))
 
 
-def _corrupt(by_card: _ByCard) -> Iterator[Finding]:
+def _corrupt(by_card: _ByCard) -> Iterator[FleetFinding]:
     """Yields cards with outputs whose bits differ from those of most cards with the same software.
 
     A second session confirms it. Bits that more than a hundredth of the cards have, and more than two, are
@@ -319,7 +319,7 @@ def _corrupt(by_card: _ByCard) -> Iterator[Finding]:
         for card, of_sessions in in_doubt.items():
             outputs = tuple(sorted({output for here in of_sessions for output, _ in here}))
             kind, what = (Kind.CORRUPT, "bits") if len(of_sessions) > 1 else (Kind.SUSPECTED, "odd bits")
-            yield Finding(kind, what, str(card), outputs, len(of_sessions), cards=(card,))
+            yield FleetFinding(kind, what, str(card), outputs, len(of_sessions), cards=(card,))
 
 
 # --- what is measured again -----------------------------------------------------------------------
@@ -455,7 +455,7 @@ class _Shifts:
     def __init__(self, cards: Sequence[Card], first: _ByCard, fresh: _ByCard) -> None:
         of_kernels = kernel_classes({card: first[card] for card in cards if card in first})
         kernels = grouped((name, kernel) for kernel, name in of_kernels.items())
-        self.cards, self.groups = cards, list[Finding]()
+        self.cards, self.groups = cards, list[FleetFinding]()
         self.classes = [name for name in LIMITS if len(kernels.get(name, ())) >= FEWEST_CASES]
         self.both = np.empty((2, len(cards), len(self.classes)))
         self.raised, self.fresh = self.both
@@ -514,7 +514,7 @@ class _Shifts:
                 of_group = tuple(self.cards[row] for row in rows)
                 kind, told = (Kind.SLOW, out & held) if (out & held).any() else (Kind.SUSPECTED, out)
                 shifts = dict(itertools.compress(zip(self.classes, moved.tolist(), strict=True), told))
-                group = Finding(kind, what, name, (), len(rows), 0, of_group, shifts)
+                group = FleetFinding(kind, what, name, (), len(rows), 0, of_group, shifts)
                 self.groups.append(group)
             many = what != "host" and len(rows) >= FEWEST_CARDS
             self.both[:, rows] -= np.where(out | many, moved, 0.0)
@@ -557,7 +557,7 @@ def _limits(deviations: Array, chance: float) -> tuple[Array, Array]:
 
 
 @dataclass(frozen=True)
-class Change:
+class FleetChange:
     """Holds how the cards of both sides have changed since another time.
 
     Attributes:
@@ -577,7 +577,7 @@ class Change:
 
 def changed(
     before: Sequence[CardFigures], raising: Sequence[CardFigures], confirming: Sequence[CardFigures]
-) -> Change | None:
+) -> FleetChange | None:
     """Returns how the cards that have sessions on both sides have changed, or None if none has."""
     old, now = _by_card(before), _by_card([*raising, *confirming])
     own = {card: _medians(of.times_ns for of in old[card]) for card in now if card in old}
@@ -599,7 +599,7 @@ def changed(
     first, last = (_medians(of[card][0].canaries for card in own) for of in (old, now))
     had, has = _versions(old), _versions(now)
     versions = {name: (had.get(name, ()), has.get(name, ())) for name in sorted(had | has)}
-    return Change(
+    return FleetChange(
         len(own),
         shifts,
         {name: math.log(last[name] / first[name]) for name in first if name in last},

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from msgspec import structs
 
 from pytest_gpukern.baseline.record import as_recorded, trimmed_time
-from pytest_gpukern.gate.change import FEWEST
+from pytest_gpukern.gate.change import SESSIONS_TO_GATE
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.measure.statistics import student_t
 from pytest_gpukern.values.difference import Difference
@@ -193,7 +193,7 @@ def slow_calls(deciding: Sequence[Measurement], past: Sequence[SessionTime]) -> 
         ("95th percentile", lambda time: (time.quantiles_ns or (None,))[-1]),
     ):
         now, before = _above_median(new, figure), _above_median(old, figure)
-        if len(now) < len(deciding) or len(before) < FEWEST:
+        if len(now) < len(deciding) or len(before) < SESSIONS_TO_GATE:
             continue
         usual, usual_now = statistics.fmean(before), statistics.fmean(now)
         error = statistics.stdev(before) * math.sqrt(1 / len(now) + 1 / len(before))

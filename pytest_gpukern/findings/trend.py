@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeGuard
 from pytest_gpukern.baseline.record import Record
 from pytest_gpukern.findings.cards import class_of
 from pytest_gpukern.findings.common_shift import LEAST
-from pytest_gpukern.gate.change import FEWEST, percent
+from pytest_gpukern.gate.change import SESSIONS_TO_GATE, percent
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.gate.spread import ROUNDING, SharedSpread, case_spread, spread_key, spread_of_ratios
 from pytest_gpukern.measure.statistics import student_t
@@ -267,7 +267,7 @@ def _places(logs: Sequence[float], shared: SharedSpread, level: float) -> list[i
 
 
 def _candidates(count: int) -> range:
-    return range(FEWEST, count - FEWEST + 1)
+    return range(SESSIONS_TO_GATE, count - SESSIONS_TO_GATE + 1)
 
 
 def _place_by_ranks(logs: Sequence[float]) -> int | None:

@@ -46,7 +46,7 @@ MOST_FRESH_PAIRS = 8
 In simulations 12 pairs caught hardly more than 8: in suites on a host 26.5 % instead of 26.3 % of +20 %.
 """
 
-FEWEST = 3
+SESSIONS_TO_GATE = 3
 """Recorded sessions from which a verdict may fail a test."""
 
 MOST_SESSIONS = 20
@@ -285,7 +285,7 @@ def settling_words(change: Change, limit: float) -> str:
     """Says how many sessions would settle the question, and for pairs the option that asks for them."""
     needed = change.settling(limit)
     if needed is None and change.devices.variance:
-        return f"{FEWEST} sessions recorded on this device may settle it"
+        return f"{SESSIONS_TO_GATE} sessions recorded on this device may settle it"
     if needed is None:
         never = f"{MOST_SESSIONS} sessions would not settle it: too near the threshold for this noise"
         for higher in (0.03, 0.05, 0.1, 0.2, 0.5):  # the first by which these sessions decide

@@ -17,9 +17,9 @@ from msgspec import structs
 
 from pytest_gpukern.gate.change import (
     CONFIRMING,
-    FEWEST,
     FRESH_SESSIONS,
     MOST_FRESH_PAIRS,
+    SESSIONS_TO_GATE,
     Change,
     Pair,
     change_of_pairs,
@@ -91,7 +91,7 @@ class Basis:
     @property
     def reference(self) -> Sequence[SessionTime]:
         """Returns sessions of one choice: those of this device if they are enough to gate, else all."""
-        return self._on_this_device(of_one_choice(self.sessions, self.choice, FEWEST))
+        return self._on_this_device(of_one_choice(self.sessions, self.choice, SESSIONS_TO_GATE))
 
     @property
     def opening(self) -> Sequence[SessionTime]:
@@ -102,11 +102,11 @@ class Basis:
         tuned = any(session.choice.configurations for session in self.sessions)
         among = self.reference if tuned else self._on_this_device(self.sessions)
         opening = [session for session in among if session.opening]
-        return opening if FEWEST <= len(opening) < len(among) else ()
+        return opening if SESSIONS_TO_GATE <= len(opening) < len(among) else ()
 
     def _on_this_device(self, sessions: Sequence[SessionTime]) -> Sequence[SessionTime]:
         own = [session for session in sessions if session.device == self.device]
-        return own if len(own) >= FEWEST else sessions
+        return own if len(own) >= SESSIONS_TO_GATE else sessions
 
     @property
     def since_opening(self) -> str:
@@ -141,7 +141,7 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
     verdict = _unless_busy(verdict, fresh)
     if basis.anchor and _barred(fresh, basis.anchor, basis.conditions) is None:
         verdict = _with_anchor(verdict, basis.change(basis.anchor, fresh), threshold)
-    gates = len(reference) >= FEWEST
+    gates = len(reference) >= SESSIONS_TO_GATE
     row = FALSE_ALARMS[max(known for known in FALSE_ALARMS if known <= threshold)]
     verdict = verdict.adding(
         *_remarks(basis, change),
@@ -389,8 +389,8 @@ def _remarks(basis: Basis, change: Change) -> list[str]:
         remarks.append("recorded partly on other devices of this model")
     if not (change.spread.alone or (shared is not None and shared.cases)):
         remarks.append(f"spread assumed (under {FEWEST_CASES} cases recorded twice)")
-    if len(reference) < FEWEST:
-        remarks.append(f"reported, not gated: {len(reference)} of {FEWEST} sessions recorded")
+    if len(reference) < SESSIONS_TO_GATE:
+        remarks.append(f"reported, not gated: {len(reference)} of {SESSIONS_TO_GATE} sessions recorded")
     if basis.remark:
         remarks.append(basis.remark)
     return remarks

@@ -333,7 +333,7 @@ def current_context() -> int:
     return int(context) if status == driver.CUresult.CUDA_SUCCESS else 0
 
 
-def works_elsewhere() -> bool:
+def in_own_context() -> bool:
     """Says whether this thread works in a test's own CUDA context, where nothing of ours can run."""
     ours = runtime_in_use()
     return ours is not None and current_context() not in (0, int(ours.context))
@@ -342,7 +342,7 @@ def works_elsewhere() -> bool:
 @contextmanager
 def at_home() -> Iterator[None]:
     """Makes our context current while entered, also if a test works in its own."""
-    if not works_elsewhere():
+    if not in_own_context():
         yield
         return
     checked("cuCtxPushCurrent", runtime().context)

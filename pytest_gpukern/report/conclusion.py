@@ -45,7 +45,7 @@ _LEAST_SHARE = 0.01
 
 
 @dataclass(frozen=True)
-class Change:
+class TimeChange:
     """Holds a time's way from the record, or from the other revision, to now.
 
     Attributes:
@@ -101,7 +101,7 @@ class FailureCard:
     nodeids: tuple[str, ...]
     sizes: tuple[str, ...] = ()
     scope: str = ""
-    change: Change | None = None
+    change: TimeChange | None = None
     threshold: float | None = None
     what: tuple[str, ...] = ()
     since: tuple[str, ...] = ()
@@ -449,13 +449,13 @@ _commits = functools.cache(commits_touching)
 """Each form asks for the same again."""
 
 
-def change_of(run: RunResults, result: Result, key: str) -> Change | None:
+def change_of(run: RunResults, result: Result, key: str) -> TimeChange | None:
     """Returns the change of a time, or None where it has nothing to be compared with."""
-    verdict, sides = result.verdicts.get(key), sides_of(run, result, key)
+    verdict, sides = result.verdicts.get(key), times_before_and_now(run, result, key)
     if verdict is None or verdict.ratio is None or sides is None:
         return None
     interval = units.change_interval(verdict.ratio_low, verdict.ratio_high)
-    change = Change(verdict.ratio, sides[0], units.way(*sides), units.change(verdict.ratio), interval)
+    change = TimeChange(verdict.ratio, sides[0], units.way(*sides), units.change(verdict.ratio), interval)
     time = result.time(key)
     shares = ceiling_shares(result, time) if time else {}
     if not time or not shares:
@@ -465,7 +465,7 @@ def change_of(run: RunResults, result: Result, key: str) -> Change | None:
     return dataclasses.replace(change, limit=limit, share_before=before, share_now=now)
 
 
-def sides_of(run: RunResults, result: Result, key: str) -> tuple[float, float] | None:
+def times_before_and_now(run: RunResults, result: Result, key: str) -> tuple[float, float] | None:
     """Returns the times that a ratio is of: of the pairs, else of the record and the deciding sessions."""
     verdict = result.verdicts.get(key)
     if verdict is None or not units.is_number(verdict.ratio) or verdict.ratio <= 0:

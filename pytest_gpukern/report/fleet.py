@@ -12,7 +12,7 @@ from datetime import UTC
 from typing import NamedTuple
 
 from pytest_gpukern.findings.cards import LIMITS, Card, CardFinding, CardVerdict, Cause, Facts
-from pytest_gpukern.findings.fleet import FEWEST_CARDS, Change, Finding, FleetFindings, Kind, Model
+from pytest_gpukern.findings.fleet import FEWEST_CARDS, FleetChange, FleetFinding, FleetFindings, Kind, Model
 from pytest_gpukern.gate.change import percent, ratio_of
 from pytest_gpukern.report import units
 from pytest_gpukern.report.csv_table import written
@@ -69,7 +69,9 @@ _SAID = {
 """What a finding is about → words, and a remedy."""
 
 
-def _of_finding(finding: Finding, causes: Sequence[Cause] = (), confirmed: str = "", since: str = "") -> Row:
+def _of_finding(
+    finding: FleetFinding, causes: Sequence[Cause] = (), confirmed: str = "", since: str = ""
+) -> Row:
     text, remedy = _SAID[finding.what]
     values = {
         "quoted": shlex.quote(printable(finding.where)),
@@ -120,7 +122,7 @@ class FleetReport:
 
     found: FleetFindings
     unreadable: Sequence[FileError] = ()
-    change: Change | None = None
+    change: FleetChange | None = None
 
     @functools.cached_property
     def rows(self) -> list[Row]:
@@ -233,7 +235,7 @@ def _other_versions(cards: Iterable[Card]) -> list[str]:
     return told
 
 
-def _of_change(change: Change) -> Iterator[str]:
+def _of_change(change: FleetChange) -> Iterator[str]:
     for model, shifts in change.shifts.items():
         both = f"since before, {units.counted(change.cards, 'card')} on both sides, {model}"
         yield f"{both}: {_changes(shifts, shifts) or 'too few kernels to compare'}"

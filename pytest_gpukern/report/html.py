@@ -32,7 +32,14 @@ from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.ceilings import rate_of
 from pytest_gpukern.package import __version__
 from pytest_gpukern.report import units
-from pytest_gpukern.report.conclusion import FailureCard, cards, context, headline, others, sides_of
+from pytest_gpukern.report.conclusion import (
+    FailureCard,
+    cards,
+    context,
+    headline,
+    others,
+    times_before_and_now,
+)
 from pytest_gpukern.report.details import (
     LAUNCH_TITLES,
     WORK_TITLES,
@@ -45,7 +52,7 @@ from pytest_gpukern.report.details import (
 from pytest_gpukern.report.recorded import trends
 from pytest_gpukern.report.records import repeat
 from pytest_gpukern.report.rows import COLUMNS, COPY, FMA, ResultRow, chosen_text, nearest_ceiling, own_size
-from pytest_gpukern.report.run import Advice, RunResults
+from pytest_gpukern.report.run import NextStep, RunResults
 from pytest_gpukern.report.summary import (
     false_alarms,
     needs_a_reader,
@@ -54,7 +61,7 @@ from pytest_gpukern.report.summary import (
     time_spent,
     totals,
 )
-from pytest_gpukern.values.garbage import uncollected
+from pytest_gpukern.values.garbage import gc_paused
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import JsonDict, Measurement, OutputError, Result, sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
@@ -72,7 +79,7 @@ _TAIL = 5.0
 """Times the distance from the median to the 90th percentile, beyond which samples are left out of bins."""
 
 
-@uncollected()  # what is made here has no cycles, and the collector would look at all results again and again
+@gc_paused()  # what is made here has no cycles, and the collector would look at all results again and again
 def page(runs: Sequence[RunResults]) -> bytes:
     script, style = _file("page.js"), _file("page.css")
     policy = (
@@ -222,7 +229,7 @@ class _RunData:
                 for note in remarks.get("", ())
             ],
             "nothing_recorded": run.nothing_recorded,
-            "closing": [line if isinstance(line, Advice) else (line, "") for line in run.closing],
+            "closing": [line if isinstance(line, NextStep) else (line, "") for line in run.closing],
             "skips": skip_texts(run.skips),
             "shared": [(problem, sizes_text(sizes)) for problem, sizes in self.shared.items()],
             "ceilings": _ceilings(run),
@@ -258,7 +265,7 @@ class _RunData:
         traffic, flops = (getattr(measurement, name, None) for name in ("traffic_bytes", "flops"))
         reached, limit = nearest_ceiling(row.shares) or ("", "")
         on_roof = measurement is not None and measurement.scope == "kernel" and result.case.on_gpu
-        sides = sides_of(self.run, result, measurement.key) if measurement and verdict else None
+        sides = times_before_and_now(self.run, result, measurement.key) if measurement and verdict else None
         return {
             "case": self.places[id(result)],
             "scope": time.scope if time else "",

@@ -41,7 +41,7 @@ def comment(run: RunResults) -> str:
     return f"{MARKER}\n{summary(run, most=LONGEST_COMMENT - len(MARKER) - 1)}"
 
 
-class _Section(NamedTuple):
+class _Part(NamedTuple):
     """Holds lines of a part of a comment, and what stands before and behind them."""
 
     before: str
@@ -67,7 +67,7 @@ def summary(run: RunResults, *, most: int) -> str:
     last = " · ".join(_fitting([text for text in counted if text], most // 4))
     head, more = _HEAD.format(before="base" if run.base else "record"), failed[_MOST_ROWS:]
     sections = [
-        _Section(head, [_row(card) for card in failed[:_MOST_ROWS]]),
+        _Part(head, [_row(card) for card in failed[:_MOST_ROWS]]),
         _commands("To repeat", [card.repeat for card in failed[:_MOST_ROWS]]),
         *_to_accept(run, failed),
         _folded(f"{len(more)} more failures", head, map(_row, more)),
@@ -110,14 +110,14 @@ def _reason(card: FailureCard) -> str:
     return unmarked("; ".join(filter(None, texts)) or beyond)
 
 
-def _commands(title: str, commands: Iterable[str]) -> _Section:
+def _commands(title: str, commands: Iterable[str]) -> _Part:
     """Returns lines of a shell below a title; a backtick in a name does not end them."""
     lines = [printable(command) for command in dict.fromkeys(commands) if command]
     fence = "`" * (1 + max(map(len, ("``", *re.findall("`+", "".join(lines))))))
-    return _Section(f"**{title}**\n\n{fence}sh", lines, fence)
+    return _Part(f"**{title}**\n\n{fence}sh", lines, fence)
 
 
-def _to_accept(run: RunResults, failed: Sequence[FailureCard]) -> Iterator[_Section]:
+def _to_accept(run: RunResults, failed: Sequence[FailureCard]) -> Iterator[_Part]:
     """Yields how to accept what is no mistake: a command, the label where revisions were compared."""
     acceptable = [card for card in failed if card.accept]
     if acceptable:
@@ -125,9 +125,9 @@ def _to_accept(run: RunResults, failed: Sequence[FailureCard]) -> Iterator[_Sect
         yield _commands("To accept what is meant", [accept(run, [*results.values()])])
     elif run.base and any(card.kind not in STATES or STATES[card.kind].fail_on for card in failed):
         label = f"In the workflow of `gpukern init`: give the pull request the label `{_LABEL}`."
-        yield _Section("**To accept what is meant**\n", [f"{label} Elsewhere: `--gpukern-fail-on=none`."])
+        yield _Part("**To accept what is meant**\n", [f"{label} Elsewhere: `--gpukern-fail-on=none`."])
     if advice := next((card.advice for card in failed if card.advice), ""):
-        yield _Section("", [f"{unmarked(advice[:1].upper() + advice[1:])}."])
+        yield _Part("", [f"{unmarked(advice[:1].upper() + advice[1:])}."])
 
 
 def _evidence(card: FailureCard) -> str:
@@ -158,9 +158,9 @@ def _changed(other: Others) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _folded(title: str, before: str, lines: Iterable[str]) -> _Section:
+def _folded(title: str, before: str, lines: Iterable[str]) -> _Part:
     opened = f"<details><summary>{unmarked(title)}</summary>\n"
-    return _Section("\n".join(filter(None, (opened, before))), [*lines], "\n</details>")
+    return _Part("\n".join(filter(None, (opened, before))), [*lines], "\n</details>")
 
 
 def _links(run: RunResults) -> str:

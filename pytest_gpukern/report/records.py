@@ -14,7 +14,7 @@ from pytest_gpukern.baseline.store import ToPrune
 from pytest_gpukern.measure.host_load import BUSY_HOST, LOAD, OTHERS_SHARE
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.report import units
-from pytest_gpukern.report.run import BASELINE, CODE_ON_RECORD, Advice, RunResults
+from pytest_gpukern.report.run import BASELINE, CODE_ON_RECORD, NextStep, RunResults
 from pytest_gpukern.values.failure_table import BY_DEFAULT, FAILURES, KIND_OF_FINDING
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.note import NO_GPU, About
@@ -30,10 +30,10 @@ SHOWN = 3
 _MOST_ACCEPTED = 10
 
 
-def record_lines(report: RunResults, config: pytest.Config) -> list[str | Advice]:
+def record_lines(report: RunResults, config: pytest.Config) -> list[str | NextStep]:
     """Says what was written, how to record and accept, what was not recorded, is stale or was unpoisoned."""
     settings, results = report.settings, report.results
-    lines: list[str | Advice] = []
+    lines: list[str | NextStep] = []
     if settings.benchmark and settings.baseline == "compare":
         lines += [_to_create(report, config), _to_accept(report, config), _to_keep(report)]
     lines += [f"{reason} ({_which(cases)})" for reason, cases in report.shortened.items()]
@@ -44,7 +44,7 @@ def record_lines(report: RunResults, config: pytest.Config) -> list[str | Advice
     if unpoisoned:
         remedy = "declare what the call writes with outputs= or inout="
         lines.append(f"never poisoned, so old memory may pass: {_which(unpoisoned)}; {remedy}")
-    if not settings.asked and any(skip.kind == NO_GPU for skip in report.skips):
+    if not settings.requested and any(skip.kind == NO_GPU for skip in report.skips):
         lines.append(try_the_simulator(config))
     return [line for line in lines if line]
 
@@ -59,7 +59,7 @@ def _no_folder(report: RunResults, config: pytest.Config) -> str:
     return f"nothing to compare with: there is no folder {missing}" if missing else ""
 
 
-def _to_create(report: RunResults, config: pytest.Config) -> str | Advice:
+def _to_create(report: RunResults, config: pytest.Config) -> str | NextStep:
     """Returns the command that records what is new, else that there is no folder to compare with."""
     new, missing = _judged_as(VerdictKind.NEW, report.results), _no_folder(report, config)
     if not new:
@@ -74,7 +74,7 @@ def _to_create(report: RunResults, config: pytest.Config) -> str | Advice:
         elsewhere = [] if config.getoption("gpukern_baseline_dir") else ["--gpukern-baseline-dir=FOLDER"]
         command = ["gpukern", "validate", "--gpukern-baseline=create", *elsewhere, *report.shaping]
     label = "; ".join(filter(None, (missing, f"{_new_in_words(report, new)}; to record")))
-    return Advice(label, shlex.join(command))
+    return NextStep(label, shlex.join(command))
 
 
 def _new_in_words(report: RunResults, new: Sequence[Result]) -> str:
@@ -88,7 +88,7 @@ def _new_in_words(report: RunResults, new: Sequence[Result]) -> str:
     return f"{times} of {units.counted(len(new), 'case')}, of which {partly} have another on record"
 
 
-def _to_accept(report: RunResults, config: pytest.Config) -> str | Advice:
+def _to_accept(report: RunResults, config: pytest.Config) -> str | NextStep:
     """Returns the command that accepts what became slower where no failure says it, or nothing.
 
     Each failed test has its own command; of many we show how one accepts them together.
@@ -101,7 +101,7 @@ def _to_accept(report: RunResults, config: pytest.Config) -> str | Advice:
         return ""
     root = config.rootpath
     moved = report.settings.run_file is not None and config.invocation_params.dir != root
-    return Advice(f"{_are(slower)} slower; if that is meant{f' in {root}' * moved}", accept(report, slower))
+    return NextStep(f"{_are(slower)} slower; if that is meant{f' in {root}' * moved}", accept(report, slower))
 
 
 def accept(run: RunResults, slower: Sequence[Result]) -> str:
@@ -121,11 +121,11 @@ def accept(run: RunResults, slower: Sequence[Result]) -> str:
     return shlex.join(["gpukern", "baseline", "merge", file, *into, "--accept", *cases, "--reason", "TEXT"])
 
 
-def _to_keep(report: RunResults) -> str | Advice:
+def _to_keep(report: RunResults) -> str | NextStep:
     """Returns the command that records what became faster, so that its loss is seen, or nothing."""
     faster = [result for result in _judged_as(VerdictKind.FASTER, report.results) if result.case.on_gpu]
     command = shlex.join(_update(report, faster))
-    return Advice(f"{_are(faster)} faster; to gate at the new time", command) if faster else ""
+    return NextStep(f"{_are(faster)} faster; to gate at the new time", command) if faster else ""
 
 
 def _are(cases: Sequence[Result]) -> str:
@@ -136,16 +136,16 @@ def _judged_as(kind: VerdictKind, results: Sequence[Result]) -> list[Result]:
     return [result for result in results if any(v.kind is kind for v in result.verdicts.values())]
 
 
-def _of_gone(stale: ToPrune, config: pytest.Config) -> Iterator[Advice]:
+def _of_gone(stale: ToPrune, config: pytest.Config) -> Iterator[NextStep]:
     """Yields the commands that rename or remove records of cases that no longer exist."""
     file = Path(os.path.relpath(stale.file, config.invocation_params.dir))
     for old, new in stale.renamed:
         command = shlex.join(["gpukern", "baseline", "rename", old, new, str(file.parent)])
-        yield Advice(f"renamed? {new} is new, with the inputs of {old}; to keep its record", command)
+        yield NextStep(f"renamed? {new} is new, with the inputs of {old}; to keep its record", command)
     number = len(stale.ids)
     gone = "1 recorded case no longer exists" if number == 1 else f"{number} recorded cases no longer exist"
     command = shlex.join(["gpukern", "baseline", "prune", str(file), "--case", *stale.patterns])
-    yield Advice(f"{gone}: {some_of(stale.ids)}; to remove", command)
+    yield NextStep(f"{gone}: {some_of(stale.ids)}; to remove", command)
 
 
 def _update(run: RunResults, results: Sequence[Result]) -> list[str]:

@@ -45,7 +45,7 @@ class Skip(NamedTuple):
     kind: str = ""
 
 
-class Advice(NamedTuple):
+class NextStep(NamedTuple):
     """Says in a few words what a command is for; a form prints both, or lets the command be copied."""
 
     label: str
@@ -116,7 +116,7 @@ class RunResults:
     since_record: Sequence[str] = ()
     compared_with: str = BASELINE
     heading: Sequence[str] = ()
-    closing: Sequence[str | Advice] = ()
+    closing: Sequence[str | NextStep] = ()
     problems: Sequence[str] = ()
     duration_s: float | None = None
     spent_s: Mapping[str, float] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct, structs
 from pytest_gpukern.baseline.codec import Processes, folded_record, unfolded, whole_record
 from pytest_gpukern.baseline.record import Record
 from pytest_gpukern.findings.common_shift import Shift
-from pytest_gpukern.report.run import Advice, Failure, RunResults, Skip
+from pytest_gpukern.report.run import Failure, NextStep, RunResults, Skip
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import Result
 from pytest_gpukern.values.stored import plain
@@ -40,7 +40,7 @@ def run_text(run: RunResults) -> str:
             for name, record in run.history.items()
         },
     }
-    stored |= {name: plain(getattr(run, name)) for name in _File.__struct_fields__ if name not in stored}
+    stored |= {name: plain(getattr(run, name)) for name in _RunFile.__struct_fields__ if name not in stored}
     stored["processes"] = processes.table()  # complete only now
     try:
         content = msgspec.json.encode(stored)
@@ -65,7 +65,7 @@ def read_run(path: Path) -> RunResults:
     """
 
     try:
-        stored: _File = read(content_of(path), _File, refuse=refuse, unfold=_whole)
+        stored: _RunFile = read(content_of(path), _RunFile, refuse=refuse, unfold=_whole)
     except ContentError as error:
         raise error.of_file(path, DAMAGED) from error
     fields = structs.asdict(stored)
@@ -85,7 +85,7 @@ def _whole(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-class _File(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
+class _RunFile(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
     """Holds the content of a file."""
 
     gpukern: str
@@ -100,7 +100,7 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema",
     since_record: tuple[str, ...]
     compared_with: str
     heading: tuple[str, ...]
-    closing: tuple[str | Advice, ...]
+    closing: tuple[str | NextStep, ...]
     problems: tuple[str, ...]
     duration_s: Figure | None
     spent_s: dict[str, Figure]

@@ -25,7 +25,7 @@ from pytest_gpukern.report.run import AGAINST
 from pytest_gpukern.report.units import counted
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import AgainstError, Revisions, resolve, set_up, worktree
-from pytest_gpukern.revisions.sides import Ahead, Sides, Turns
+from pytest_gpukern.revisions.trees import Ahead, Trees, Turns
 from pytest_gpukern.session import stash
 from pytest_gpukern.session.controller import Controller
 from pytest_gpukern.session.item import first_line, marker_of, measures_in, replay
@@ -116,7 +116,7 @@ class Against:
         return ahead
 
     def _start(self, on_base: bool) -> Process:
-        moved = Sides.of(self._revisions, self._worktree).moved if on_base else {}
+        moved = Trees.of(self._revisions, self._worktree).moved if on_base else {}
         request = ChildRequest(moved=moved, environ=self._environ)
         return stash.children_of(self._config).start(request, turns=self._host)
 
@@ -141,7 +141,7 @@ class Against:
         settings, children = stash.settings_of(self._config), stash.environment_of(self._config).children
         options = (*children.options, "--continue-on-collection-errors")
         turns = Turns(
-            Sides.of(self._revisions, self._worktree),
+            Trees.of(self._revisions, self._worktree),
             dataclasses.replace(children, options=options),
             self._say,
             self._environ,

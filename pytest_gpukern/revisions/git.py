@@ -26,13 +26,13 @@ class Revisions:
     """Holds a working tree and the commit that it is measured against.
 
     Attributes:
-        asked: the revision as the user wrote it.
+        requested: the revision as the user wrote it.
         base: merge base of it and HEAD, the commit that is measured.
         identical: whether both sides are the same code: that commit, and no change or untracked file.
     """
 
     top: Path
-    asked: str
+    requested: str
     base: str
     identical: bool
 
@@ -41,7 +41,7 @@ class Revisions:
         return self.base[:7]
 
     def __str__(self) -> str:
-        return f"merge-base {self.short} of {self.asked}"
+        return f"merge-base {self.short} of {self.requested}"
 
 
 def _environment() -> dict[str, str]:
@@ -67,7 +67,7 @@ def resolve(revision: str, folder: Path) -> Revisions:
         raise AgainstError(f"{revision} and HEAD have no commit in common in {top}: {remedy}")
     return Revisions(
         top=top,
-        asked=revision,
+        requested=revision,
         base=bases[0],
         identical=bases[0] == head and not run(["status", "--porcelain"], top).strip(),
     )

@@ -137,7 +137,7 @@ class Conclusion:
         outcome: `passed`, `failed`, `skipped` or `xfailed`, before the gate looks at its verdicts.
         text: why, in words.
         result: what is reported, with verdicts on how the working tree compares with the base.
-        sessions: results of the working tree's other sessions, as `baseline.merge.unselected` takes them.
+        sessions: results of the working tree's other sessions, for `baseline.merge.sessions_to_record`.
     """
 
     outcome: str

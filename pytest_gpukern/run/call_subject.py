@@ -26,7 +26,7 @@ from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.run.only_changed import is_as_recorded
-from pytest_gpukern.run.spine import ELSEWHERE, Evidence, SubjectContext, TimedScope
+from pytest_gpukern.run.spine import OWN_CONTEXT, Evidence, SubjectContext, TimedScope
 from pytest_gpukern.timers.host import LaunchTimer
 from pytest_gpukern.timers.timer import (
     Executions,
@@ -47,11 +47,11 @@ class Loop(NamedTuple):
 
     Attributes:
         run: runs it, with a function that makes the calls of each round: `around(calls, args, kwargs)`.
-        asked: its `rounds`, `warmup_rounds` and `iterations`, which it checks before it calls.
+        requested: its `rounds`, `warmup_rounds` and `iterations`, which it checks before it calls.
     """
 
     run: Callable[[Callable[..., Any]], None]
-    asked: Mapping[str, Any]
+    requested: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class CallTarget:
     def in_loop(cls, function: Callable[..., Any], loop: Loop) -> CallTarget:
         """Leaves the calls to a loop."""
         turn = Turn(function, (), {})
-        return cls(function, lambda: turn, Rounds(function), fixed=loop.asked["setup"] is None, loop=loop)
+        return cls(function, lambda: turn, Rounds(function), fixed=loop.requested["setup"] is None, loop=loop)
 
 
 class CallSubject:
@@ -271,7 +271,7 @@ class CallSubject:
             call_ns,
             marker.bytes,
             marker.flops,
-            elsewhere=on_gpu and cuda.works_elsewhere(),
+            own_context=on_gpu and cuda.in_own_context(),
             synchronize=self._calls.synchronize,
             stream=self._stream,
             leaves_host_calls=self._target.leaves_host_calls,
@@ -371,7 +371,7 @@ class LoopSubject(CallSubject):
             raise self._refused
         with suppress(TimerUnavailable):
             suspicion = sampler.timer.suspicion(Iteration(_refuse, fresh=_refuse))
-        timed, asked = len(sampler.sampling.samples), self._loop.asked["rounds"]
+        timed, asked = len(sampler.sampling.samples), self._loop.requested["rounds"]
         if timed < asked:
             evidence.add_note(Note(f"{timed} of {asked} rounds are timed: {self._refused}"))
         evidence.add(measurements=(sampler.finished(suspicion),))
@@ -390,7 +390,7 @@ class LoopSubject(CallSubject):
 
     def _round(self, calls: Callable[[], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Makes the calls of a round once; returns what the loop makes of them."""
-        asked, number, done = self._loop.asked, self._made, list[Any]()
+        asked, number, done = self._loop.requested, self._made, list[Any]()
         last = number == asked["warmup_rounds"] + asked["rounds"] - 1
         self._made += 1
 
@@ -426,14 +426,14 @@ class LoopSubject(CallSubject):
 
     def _new_sampler(self) -> Sampler:
         """Returns a sampler by the first timer that works, without a queue, which may execute again."""
-        repeated, calls = Repeated(self._target.function), self._loop.asked["iterations"]
+        repeated, calls = Repeated(self._target.function), self._loop.requested["iterations"]
         timed = self._timed(self._scopes()[0], repeated, 0.0, calls_a_sample=calls)
         if timed.scope == "end_to_end":
             timer = open_host_timer(host_timer(self._context.timer), self._calls.synchronize)
         elif timed.scope == "launch":
             timer = LaunchTimer.on_stream(self._stream, any_stream=True, queues=False)
-        elif timed.elsewhere:
-            raise NothingLaunched(ELSEWHERE)
+        elif timed.own_context:
+            raise NothingLaunched(OWN_CONTEXT)
         else:
             timer = self._opened(self._context.timer)
         return timed.sampler(timer, StoppingRule())

@@ -47,7 +47,7 @@ class DeviceSession:
     Attributes:
         warnings: warnings for the header.
         host: takes turns on the host with the other workers of this run, if each has a GPU.
-        elsewhere: why nothing that needs a CUDA context may run in this process, in words, or None.
+        why_no_context: why nothing that needs a CUDA context may run in this process, in words, or None.
     """
 
     _visible: tuple[Device, ...] = ()
@@ -64,7 +64,7 @@ class DeviceSession:
         self.settings = settings
         self.simulated = simulated
         self.warnings: list[str] = []
-        self.elsewhere: str | None = None
+        self.why_no_context: str | None = None
         # A run of pytest that a test starts is no part of this run: it would wait for that test.
         folder = os.environ.pop(RUN_FOLDER_VARIABLE, None)
         self.host = HostTurns(Path(folder) if folder is not None else None)
@@ -97,7 +97,7 @@ class DeviceSession:
         self._visible = visible_devices(nvml, os.environ)
         chosen = select(self._device_spec, self._visible)
         DeviceLock(chosen.uuid)  # refuses an impossible folder before anything is measured
-        if self.settings.asked:
+        if self.settings.requested:
             self._strangers = foreign_processes(nvml, chosen)
             strangers = foreign_process_warning(chosen, self._strangers)
             self.warnings += [strangers] if strangers else []
@@ -261,7 +261,7 @@ class DeviceSession:
         """
         if "instruments" in vars(self):
             return sorted(self.instruments.states.ours) if self.instruments else []
-        if self.elsewhere is None or self._nvml is None or self.device is None:
+        if self.why_no_context is None or self._nvml is None or self.device is None:
             return []
         return sorted(DeviceWatch(self._nvml, self.device, self._strangers).ours)
 
@@ -336,7 +336,7 @@ class DeviceSession:
     @property
     def _context(self) -> ModuleType | None:
         """Returns what knows the CUDA context that tests of this process use; None where they use none."""
-        if not self.has_gpu or self.elsewhere is not None:
+        if not self.has_gpu or self.why_no_context is not None:
             return None
         from pytest_gpukern.gpu import runtime
 

@@ -116,14 +116,14 @@ class Environment:
         chosen = self.settings.backends
         if chosen and name not in chosen:  # so its variants need no import
             return NotRun("not selected", f"--gpukern-backend={','.join(chosen)}")
-        if self.settings.code and not BACKENDS[name].recorded_by:
+        if self.settings.code and not BACKENDS[name].captured_by:
             of_host = "variants of the host, which have no machine code"
             return NotRun(NOT_COVERED, f"kernels of {name}" if BACKENDS[name].on_gpu else of_host)
         missing = missing_library(name, compiles=bool(self.settings.code))
         if missing is not None or self.settings.code:
             return missing
-        if self.gpu.elsewhere is not None:  # so nothing is imported in vain
-            return self.gpu.elsewhere
+        if self.gpu.why_no_context is not None:  # so nothing is imported in vain
+            return self.gpu.why_no_context
         row = BACKENDS[name]
         if self.gpu.simulated.active and row.simulated_by:
             return None

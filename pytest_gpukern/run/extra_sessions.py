@@ -13,7 +13,7 @@ from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.sessions import ChildRun, ChildSessions
 from pytest_gpukern.values.result import Result, SessionRole
 
-FEWEST_TO_RECORD = 3
+SESSIONS_TO_RECORD = 3
 """Fewest sessions of a record if some of them died: with fewer its spread is not known."""
 
 

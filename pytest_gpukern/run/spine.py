@@ -21,7 +21,7 @@ from pytest_gpukern.baseline.merge import confirmed_slower
 from pytest_gpukern.baseline.record import choice_of
 from pytest_gpukern.check.diagnosis import Diagnosis, IncorrectError
 from pytest_gpukern.findings.findings import explained, failures
-from pytest_gpukern.gate.change import FEWEST, FRESH_SESSIONS
+from pytest_gpukern.gate.change import FRESH_SESSIONS, SESSIONS_TO_GATE
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable, unless_hopeless
 from pytest_gpukern.gate.spread import spread_key
@@ -57,7 +57,7 @@ from pytest_gpukern.values.timer_table import host_timer, timer_row, times_host
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 NO_CALL = "the test made no call by gpu_benchmark that returned, so nothing was checked"
-ELSEWHERE = "the test works in a CUDA context of its own, where only scope='launch' can be measured"
+OWN_CONTEXT = "the test works in a CUDA context of its own, where only scope='launch' can be measured"
 
 
 @dataclass(frozen=True)
@@ -307,7 +307,7 @@ def confirmed(judged: Settled, environment: Environment, marker: MarkerOptions) 
     result = structs.replace(result, verdicts=verdicts)
     more: list[Result] = []
     if settings.run_file is not None and settings.baseline == "compare" and confirmed_slower(result):
-        more, _ = _fresh(result, environment, FEWEST - len(fresh), before=len(fresh))
+        more, _ = _fresh(result, environment, SESSIONS_TO_GATE - len(fresh), before=len(fresh))
     return Settled(result, (*judged.sessions, *fresh, *more), {**judged.deciding, **decided})
 
 
@@ -434,7 +434,7 @@ class TimedScope:
         inspect: checks what a timed call left; None if it cannot be checked.
         count: how many samples to take, or None to sample until the median is known.
         calls_a_sample: calls in each; of several only the first would find a cold cache.
-        elsewhere: whether it works in a CUDA context of the test's own, in which nothing of ours can run.
+        own_context: whether it works in a CUDA context of the test's own, in which nothing of ours can run.
         synchronize: waits for all work on the device.
         stream: the timed stream, as a cuda.core stream; None on the host.
         any_stream: whether the call's work may outlast the timed stream.
@@ -452,7 +452,7 @@ class TimedScope:
     inspect: Callable[[], None] | None = None
     count: int | None = None
     calls_a_sample: int = 1
-    elsewhere: bool = False
+    own_context: bool = False
     synchronize: Callable[[], None] = lambda: None
     stream: Any = None
     any_stream: bool = True
@@ -483,8 +483,8 @@ class TimedScope:
         if not self.on_gpu:
             return self.by(open_host_timer(host_timer(self.context.timer), self.synchronize))
         try:
-            if self.scope == "kernel" and self.elsewhere:
-                raise NothingLaunched(ELSEWHERE)
+            if self.scope == "kernel" and self.own_context:
+                raise NothingLaunched(OWN_CONTEXT)
             return measured_by(
                 self, self.context.timer, scope=self.scope, stream=self.stream, any_stream=self.any_stream
             )
@@ -528,7 +528,7 @@ class TimedScope:
             cache=self.cache,
             call_ns=self.call_ns,
             rule=rule,
-            observing=observers.observe(self._call, timer) if observed and not self.elsewhere else {},
+            observing=observers.observe(self._call, timer) if observed and not self.own_context else {},
             inspect=self.inspect if observed else None,
             calls=self.calls_a_sample,
             traffic_bytes=None if launch else self.work_bytes,

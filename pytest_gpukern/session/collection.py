@@ -28,7 +28,7 @@ from pytest_gpukern.session.stash import (
 )
 from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.backend_table import installed
-from pytest_gpukern.values.options import asked, try_the_simulator
+from pytest_gpukern.values.options import plugin_requested, try_the_simulator
 from pytest_gpukern.values.timer_table import times_host
 from pytest_gpukern.values.untrusted_json import FileError, printable_lines
 
@@ -124,7 +124,7 @@ def explain_failure(collector: pytest.Collector, report: pytest.CollectReport) -
         report.longrepr = error.located
     if error is None or not isinstance(collector, pytest.Module):
         return
-    if not asked(config):
+    if not plugin_requested(config):
         if missing_gpu_in_error(error) is not None:
             report.sections.append(("gpukern", try_the_simulator(config)))
         return
@@ -245,11 +245,11 @@ def _tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) 
     given = Assignment.of(config)
     if given is None or given.run_folder is None:
         return
-    from pytest_gpukern.session.workers import RECORDED, Recorded
+    from pytest_gpukern.session.workers import RECORDED, OnRecord
 
     environment = environment_of(config)
     cases = {item.nodeid: case for item in items if (case := case_of(item))}
-    recorded = Recorded(data={test: f"{case.problem.name} {case.point}" for test, case in cases.items()})
+    recorded = OnRecord(data={test: f"{case.problem.name} {case.point}" for test, case in cases.items()})
     for item, info, model in _measured_here(config, items) if settings_of(config).baseline != "off" else ():
         past = environment.store.baseline(info, model).of(info.id).past() if info.on_gpu else ()
         uuids = {time.session.fingerprint.device_uuid for time in past}

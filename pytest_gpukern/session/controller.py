@@ -29,7 +29,7 @@ from pytest_gpukern.session.stash import (
     workers_of,
 )
 from pytest_gpukern.values.grouping import grouped
-from pytest_gpukern.values.options import asked, measures
+from pytest_gpukern.values.options import measures, plugin_requested
 from pytest_gpukern.values.phases import ACCOUNT, add_to, phase
 from pytest_gpukern.values.untrusted_json import FileError, built
 
@@ -288,7 +288,11 @@ class Controller:
     def pytest_runtestloop(self) -> Generator[None, Any, Any]:
         """Measures what is to be recorded in extra sessions, once the tests have ended."""
         looped = yield
-        if asked(self._config) and self._writes_baselines and not self._config.getoption("collectonly"):
+        if (
+            plugin_requested(self._config)
+            and self._writes_baselines
+            and not self._config.getoption("collectonly")
+        ):
             with phase("recording sessions"):
                 self._extra = self._measure_extra_sessions()
             for nodeid, extra in self._extra.items():
@@ -304,7 +308,7 @@ class Controller:
         self.finishes, session.exitstatus = True, self.terminated or session.exitstatus
         if exitstatus != pytest.ExitCode.USAGE_ERROR and not self._config.getoption("collectonly"):
             with phase("reports"):
-                if asked(self._config):
+                if plugin_requested(self._config):
                     self._compare_all()
                     self._write_baselines()
                     self.problems += self._not_judged()
@@ -375,7 +379,9 @@ class Controller:
 
     def _write_forms(self, *, in_summary: bool) -> None:
         """Makes the forms of the report that apply; what a run found nothing for is not even loaded."""
-        if not (self._results or self.skips or self._rejected or self.problems or asked(self._config)):
+        if not (
+            self._results or self.skips or self._rejected or self.problems or plugin_requested(self._config)
+        ):
             return
         from pytest_gpukern.report.forms import write_forms
 
@@ -501,8 +507,8 @@ class Controller:
         return extra
 
     def _record(self, nodeid: str, result: Result) -> None:
-        from pytest_gpukern.baseline.merge import unselected
-        from pytest_gpukern.run.extra_sessions import FEWEST_TO_RECORD, ExtraSessions
+        from pytest_gpukern.baseline.merge import sessions_to_record
+        from pytest_gpukern.run.extra_sessions import SESSIONS_TO_RECORD, ExtraSessions
 
         store, model_key = environment_of(self._config).store, self._model_key(result)
         asked = settings_of(self._config).sessions
@@ -517,8 +523,8 @@ class Controller:
             store.refuse(result.case, f"the run ended before {asked} sessions had measured it")
             return
         extra = (self._extra or {}).get(nodeid, ExtraSessions())
-        to_record = unselected(result, self._sessions[nodeid])
-        if extra.reason is not None and (extra.refused or len(to_record) < FEWEST_TO_RECORD):
+        to_record = sessions_to_record(result, self._sessions[nodeid])
+        if extra.reason is not None and (extra.refused or len(to_record) < SESSIONS_TO_RECORD):
             store.refuse(result.case, extra.reason)
             return
         if extra.reason is not None:

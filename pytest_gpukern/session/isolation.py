@@ -64,7 +64,7 @@ class Isolation:
         config.add_cleanup(self._end)
         if given is not None:  # both import at the same time, and this one opens NVML meanwhile
             self._launch()
-        environment_of(config).gpu.elsewhere = "it runs in the measuring process"
+        environment_of(config).gpu.why_no_context = "it runs in the measuring process"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:

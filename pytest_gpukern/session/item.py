@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpukern.session import stash
-from pytest_gpukern.values.options import SettingsError, asked, try_the_simulator
+from pytest_gpukern.values.options import SettingsError, plugin_requested, try_the_simulator
 from pytest_gpukern.values.phases import ACCOUNT
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _what_is_missing(item: pytest.Item, error: Any) -> Any:
         gpu = stash.environment_of(item.config).gpu if found else None
         if gpu is None or gpu.missing_gpu is None:  # the library fits neither the driver nor the card
             return None
-        if not asked(item.config):
+        if not plugin_requested(item.config):
             by_numba = type(found).__module__.partition(".")[0] == "numba"
             remedy = try_the_simulator(item.config) if by_numba else _ONLY_NUMBA
             return _failure(f"no GPU: {gpu.missing_gpu}\n{remedy}")
@@ -300,7 +300,7 @@ def conclude(item: pytest.Item, *, subtest_failed: bool) -> None:
     if case_of(item) is not None and (test is None or not (test.result or test.rejected)):
         pytest.fail("the test never ran its case: call gpu_benchmark.run(case)", pytrace=False)
     names, marked = getattr(item, "fixturenames", ()), item.get_closest_marker(MARKER) is not None
-    if test is None and marked and asked(item.config) and "benchmark" not in names:
+    if test is None and marked and plugin_requested(item.config) and "benchmark" not in names:
         test = new_test(item)
     if test is None:
         return

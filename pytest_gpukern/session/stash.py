@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE, SettingsError, asked
+from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE, SettingsError, plugin_requested
 
 if TYPE_CHECKING:
     from pytest_gpukern.baseline.store import KnownCases
@@ -99,7 +99,7 @@ def isolates(config: pytest.Config) -> bool:
     Raises:
         pytest.UsageError: isolation was asked for, and also an option that needs the tests in this process.
     """
-    if CHILD in config.stash or distributes(config) or not asked(config):
+    if CHILD in config.stash or distributes(config) or not plugin_requested(config):
         return False
     settings = settings_of(config)
     if settings.against or settings.sanitize or settings.code:  # they run in sessions before the test loop
@@ -178,7 +178,7 @@ def simulator_of(config: pytest.Config) -> SimulatorState:
         with refusing(SimulatorError, DeviceError):
             state = decide(
                 "never" if settings.code else settings.simulator,
-                asked=settings.asked,
+                requested=settings.requested,
                 gpu_missing=lambda: missing_gpu_reason(os.environ),
                 environ=os.environ,
                 modules=sys.modules,

@@ -21,10 +21,10 @@ _AHEAD = 2
 """Tests that a worker has: xdist's workers begin one when they know the next."""
 _PINNED = "CUDA_VISIBLE_DEVICES"
 RECORDED = "recorded.json"
-"""File in the folder of a run: `Recorded`."""
+"""File in the folder of a run: `OnRecord`."""
 
 
-class Recorded(msgspec.Struct):
+class OnRecord(msgspec.Struct):
     """Holds what each worker writes, since the controller collects no tests.
 
     Attributes:
@@ -53,7 +53,7 @@ class Workers:
         """Workers that run or start."""
         self._freed: str | None = None
         """The GPU of the worker that ended last."""
-        self._recorded: Recorded | None = None
+        self._recorded: OnRecord | None = None
         self._folder: Path | None = None
         if self.cards:
             folder = TemporaryFolder("run")
@@ -71,12 +71,12 @@ class Workers:
         return [card for card in of_nodes if card in self.cards]
 
     @property
-    def recorded(self) -> Recorded:
+    def recorded(self) -> OnRecord:
         """Returns what is known of tests, once any worker has written it."""
         file = None if self._folder is None else self._folder / RECORDED
         if self._recorded is None and file is not None and file.exists():
-            self._recorded = msgspec.json.decode(file.read_bytes(), type=Recorded)
-        return self._recorded or Recorded()
+            self._recorded = msgspec.json.decode(file.read_bytes(), type=OnRecord)
+        return self._recorded or OnRecord()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.timers.timer import Batch, Iteration
-from pytest_gpukern.values.garbage import uncollected
+from pytest_gpukern.values.garbage import gc_paused
 
 _SHORTEST_SAMPLE_NS = 20_000.0
 """Shorter calls repeat within a sample, so that reading the clock stays under 0.5 % of it."""
@@ -53,7 +53,7 @@ class HostTimer:
     @classmethod
     def on_stream(cls, stream: Any, *, any_stream: bool, queues: bool) -> HostTimer:  # noqa: ARG003
         runtime = cuda.runtime()
-        return cls(runtime.synchronize, None if cuda.works_elsewhere() else lambda: runtime.flush_l2(stream))
+        return cls(runtime.synchronize, None if cuda.in_own_context() else lambda: runtime.flush_l2(stream))
 
     @property
     def resolution_ns(self) -> float:
@@ -68,7 +68,7 @@ class HostTimer:
         flush = self._flush if cold else None
         samples: list[float] = []
         self._cpu_ns = []
-        with uncollected():
+        with gc_paused():
             if flush or any(iteration.fresh for iteration in iterations):
                 self._iterations = 1
             elif iterations:

@@ -22,7 +22,7 @@ from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.gpu.runtime import CudaRuntime, checked, cuda_source, launcher
 from pytest_gpukern.timers.launch_queue import EventQueue
 from pytest_gpukern.timers.timer import Iteration, TimerUnavailable
-from pytest_gpukern.values.garbage import uncollected
+from pytest_gpukern.values.garbage import gc_paused
 
 _SAMPLES = 32
 _REPLAYS = 5
@@ -127,7 +127,7 @@ def _capture(stream: Any, runs: Sequence[Callable[[], Any]]) -> tuple[Any, list[
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
     kept: list[Any] = []
     nodes = [0]
-    with uncollected():  # freeing an array would end the capture
+    with gc_paused():  # freeing an array would end the capture
         try:
             checked("cuStreamBeginCapture", stream.handle, mode)
             try:

@@ -20,7 +20,7 @@ class BackendRow(NamedTuple):
         needs: (module, package that brings it), in the order in which a missing one is reported.
         extra: the extra, or extras, of this package that bring all that.
         simulated_by: what opens it while the simulator is on; None if it cannot run there.
-        recorded_by: module in `pytest_gpukern.code` and the class in it that stands in for the device while
+        captured_by: module in `pytest_gpukern.code` and the class in it that stands in for the device while
             kernels are compiled without one; None if that cannot be.
         compilers: distributions that make its machine code.
         arrays: the types of its arrays, each as (module, name).
@@ -36,7 +36,7 @@ class BackendRow(NamedTuple):
     needs: tuple[tuple[str, str], ...] = ()
     extra: str | None = None
     simulated_by: str | None = None
-    recorded_by: str | None = None
+    captured_by: str | None = None
     compilers: tuple[str, ...] = ()
     arrays: tuple[tuple[str, str], ...] = ()
     packages: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ BACKENDS: dict[str, BackendRow] = {
         needs=(("numba", "numba"), ("numba.cuda", "numba-cuda")),
         extra="cu13",
         simulated_by="numba:SimulatedBackend",
-        recorded_by="numba:NumbaStandIn",
+        captured_by="numba:NumbaStandIn",
         compilers=("numba", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvrtc"),
         arrays=(
             ("numba.cuda.simulator.cudadrv.devicearray", "FakeCUDAArray"),
@@ -115,7 +115,7 @@ BACKENDS: dict[str, BackendRow] = {
         needs=(("torch", "torch"), ("triton", "triton"), _CUDA_CORE),
         extra="triton",
         simulated_by="torch:InterpretedBackend",
-        recorded_by="triton:TritonStandIn",
+        captured_by="triton:TritonStandIn",
         compilers=("triton",),
         packages=("triton",),
         imports=("triton",),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Switches the garbage collector off meanwhile, in all threads; one that is off already stays off."""
     collects = gc.isenabled()
     gc.disable()

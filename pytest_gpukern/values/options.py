@@ -298,7 +298,7 @@ def values_of(config: pytest.Config) -> tuple[bool, dict[str, Any], dict[str, An
     )
 
 
-def asked(config: pytest.Config) -> bool:
+def plugin_requested(config: pytest.Config) -> bool:
     """Says whether a run mentions this plugin at all; cheap, since every run of pytest asks."""
     benchmark, given, ini = values_of(config)
     if any(value not in (None, False, []) for value in given.values()):

@@ -57,7 +57,7 @@ class Settings:
 
     Attributes:
         benchmark: whether to measure; otherwise each case is checked once, at its smoke size.
-        asked: whether the run mentions this plugin at all; only then may we switch the simulator on.
+        requested: whether the run mentions this plugin at all; only then may we switch the simulator on.
         scopes: scopes to measure; empty for each problem's own.
         backends: backends to run; empty for all.
         size: None for what fits the machine.
@@ -76,7 +76,7 @@ class Settings:
     """
 
     benchmark: bool = False
-    asked: bool = False
+    requested: bool = False
     measure_all: bool = False
     device: str | None = None
     simulator: str = "auto"
@@ -145,7 +145,7 @@ class Settings:
         fields = {_FIELDS.get(name, name.replace("-", "_")): value for name, value in values.items()}
         fields |= {
             "benchmark": benchmark,
-            "asked": benchmark or bool(values),
+            "requested": benchmark or bool(values),
             "sessions": values.get("sessions", SESSIONS_A_SIDE if against else usual_sessions),
             "baseline": "off" if against is not None else values.get("baseline", "compare"),
             "against": against,

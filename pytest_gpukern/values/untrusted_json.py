@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pytest_gpukern.values.garbage import uncollected
+from pytest_gpukern.values.garbage import gc_paused
 
 if TYPE_CHECKING:
     Figure = float
@@ -95,7 +95,7 @@ def read(
     Raises:
         ContentError: it is no JSON, or does not fit. It says so in msgspec's words, which name the place.
     """
-    with uncollected():
+    with gc_paused():
         try:
             refuse(msgspec.json.decode(content, type=dict[str, msgspec.Raw]))
             decoded = msgspec.json.decode(content)

@@ -30,7 +30,7 @@ FAULTS = []
 """What has made this process's context unusable, by CUDA's name of the error; for good."""
 CHANGES = []
 """How this process's context is another than the one that it began with; for good."""
-ELSEWHERE = []
+OWN_CONTEXT = []
 """Whether the test is in a CUDA context of its own."""
 CONTEXTS = [0]
 """What a test has made current, innermost last."""
@@ -229,7 +229,7 @@ def install(monkeypatch, *, cupti=False, board=None):
         "gpu.runtime",
         monkeypatch,
         runtime=lambda: runtime,
-        works_elsewhere=lambda: ELSEWHERE,
+        in_own_context=lambda: OWN_CONTEXT,
         at_home=nullcontext,
         context_fault=lambda: FAULTS[0] if FAULTS else None,
         context_change=context_change,

@@ -94,7 +94,7 @@ def test_what_a_plain_tests_launch_costs_the_host_is_measured_on_request(gpu, py
 
 def test_in_a_context_of_the_tests_own_only_launches_are_measured(gpu, monkeypatch, pytester):
     """NVIDIA's launch-latency benchmarks make one; what nobody marked is left to pytest-benchmark."""
-    monkeypatch.setattr(fake_gpu, "ELSEWHERE", [1])
+    monkeypatch.setattr(fake_gpu, "OWN_CONTEXT", [1])
     kernel = "def test_left(benchmark):\n    benchmark(lambda: None)\n\ndef test_kernel(gpu_benchmark):\n"
     pytester.makepyfile(test_doubling=f"{kernel}    gpu_benchmark(lambda: None)\n")
     fast = ("--benchmark-max-time=0.001", "--benchmark-min-rounds=2", "--gpukern-report=run.json")

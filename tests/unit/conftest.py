@@ -37,7 +37,7 @@ def gpu(events, monkeypatch):
         l2_bytes=2**10,
     )
     monkeypatch.setattr(cuda, "runtime", lambda: runtime)
-    monkeypatch.setattr(cuda, "works_elsewhere", lambda: False)
+    monkeypatch.setattr(cuda, "in_own_context", lambda: False)
     return FakeGpu(events)
 
 

@@ -99,7 +99,7 @@ def case_of(prepare, backend="numba", problem=None, **arguments):
 
 def measuring(**changes):
     """Settings of a run that measures, by events unless it says otherwise."""
-    return Settings(benchmark=True, asked=True, **{"timer": "event", **changes})
+    return Settings(benchmark=True, requested=True, **{"timer": "event", **changes})
 
 
 def run(case, environment, marker=None, *, checked=False):
@@ -234,7 +234,7 @@ class FakeEnvironment:
     """
 
     def __init__(self, *backends, settings=None, missing=None, simulating=False, recorded=()):
-        self.settings = settings or Settings(benchmark=True, asked=True, timer="event")
+        self.settings = settings or Settings(benchmark=True, requested=True, timer="event")
         self.gpu = self.store = self  # it is all of them
         self.datasets, self.corner_datasets = Datasets(), Datasets(points=100)
         self.simulated = SimpleNamespace(active=simulating)

@@ -381,7 +381,7 @@ def test_what_is_no_regular_file_is_never_replaced_and_a_link_to_nothing_is_foll
     assert path.is_symlink()
 
 
-ELSEWHERE = [
+OWN_CONTEXT = [
     "../up",
     "a/../../up",
     "/tmp/up",
@@ -396,7 +396,7 @@ ELSEWHERE = [
 ]
 
 
-@pytest.mark.parametrize("name", ELSEWHERE, ids=range(len(ELSEWHERE)))
+@pytest.mark.parametrize("name", OWN_CONTEXT, ids=range(len(OWN_CONTEXT)))
 def test_names_of_a_run_file_lead_nowhere_else(tmp_path, capsys, monkeypatch, name):
     here = tmp_path / "here"
     here.mkdir()

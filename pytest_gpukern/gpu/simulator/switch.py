@@ -36,7 +36,7 @@ class SimulatorState:
 def decide(
     mode: str,
     *,
-    asked: bool,
+    requested: bool,
     gpu_missing: Callable[[], str | None],
     environ: Mapping[str, str],
     modules: Mapping[str, object],
@@ -44,7 +44,7 @@ def decide(
 ) -> SimulatorState:
     """Decides whether this run needs the simulator, and refuses contradictions.
 
-    `asked` says whether this run asked for pytest-gpukern at all; if not, nothing else matters.
+    `requested` says whether this run asked for pytest-gpukern at all; if not, nothing else matters.
     `gpu_missing` returns why there is no GPU, or None; we call it only in mode ``auto``, if neither the
     environment nor a loaded Numba has decided already. `environ` and `modules` are ``os.environ`` and
     ``sys.modules``. We read the variable as Numba does: a whole number; anything else counts as not set. We
@@ -53,7 +53,7 @@ def decide(
     Raises SimulatorError if the variable contradicts `mode`, or if Numba is already loaded the other way: it
     reads its switch once, on its first import.
     """
-    if not asked:
+    if not requested:
         return SimulatorState(False, "off: this run did not ask for pytest-gpukern")
     loaded = _loaded_switch(modules)
     state = _wanted(mode, environ, loaded, gpu_missing)

@@ -27,7 +27,7 @@ import numpy as np
 
 from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.timers.timer import TimerUnavailable
-from pytest_gpukern.values.garbage import uncollected
+from pytest_gpukern.values.garbage import gc_paused
 from pytest_gpukern.values.result import DeviceActivity, HostCopy, KernelFacts
 
 _Read = TypeVar("_Read", "Activity", DeviceActivity)
@@ -112,7 +112,7 @@ class ActivityTrace:
         self._windows: list[tuple[int, int, int]] = []  # host's time of a push and its pop, and the call
         self._pushed: list[tuple[int, int]] = []
         self._work: list[Any] = []
-        self._uncollected = ExitStack()
+        self._gc_paused = ExitStack()
         self._buffers = RecordBuffers(cupti, self._take)
         self.attempt(self._buffers.register)
 
@@ -125,7 +125,7 @@ class ActivityTrace:
         Kernels may run at the same time if they are recorded `concurrently`; `timer.py` says what it costs.
         """
         self._clear()
-        self._uncollected.enter_context(uncollected())
+        self._gc_paused.enter_context(gc_paused())
         kinds = self.cupti.ActivityKind
         self._kernels = kinds.CONCURRENT_KERNEL if concurrently else kinds.KERNEL
         recorded = [self._kernels, kinds.MEMCPY, kinds.MEMSET, kinds.EXTERNAL_CORRELATION, kinds.DRIVER]
@@ -226,7 +226,7 @@ class ActivityTrace:
         self._windows, self._pushed, self._buffers.error = [], [], None
 
     def _disable(self) -> None:
-        with self._uncollected:
+        with self._gc_paused:
             while self._enabled:
                 kind = self._enabled.pop()
                 self.attempt(self.cupti.activity_disable, kind)
@@ -438,7 +438,7 @@ class RecordBuffers:
     def _completed(self, _context: Any, _stream: int, address: int, _size: int, valid: int) -> None:
         try:
             if valid:
-                with uncollected():  # CUPTI may deliver a library's records at any time
+                with gc_paused():  # CUPTI may deliver a library's records at any time
                     self._hand_over(self._read(address, valid))
         except Exception as error:  # noqa: BLE001 - it must not reach CUPTI's thread
             self.error = error

@@ -23,7 +23,7 @@ from pytest_gpukern.gpu import cubin
 from pytest_gpukern.gpu.kernel_facts import triton_cubins
 from pytest_gpukern.timers.cupti.activity import ActivityTrace, activity_trace
 from pytest_gpukern.timers.timer import TimerUnavailable
-from pytest_gpukern.values.garbage import uncollected
+from pytest_gpukern.values.garbage import gc_paused
 
 MOST_KEPT_BYTES = 256 << 20
 """Modules that nobody has asked about yet; the oldest are dropped first."""
@@ -187,7 +187,7 @@ class MachineCode:
             try:
                 yield
             finally:
-                with uncollected():  # the thread that reads records cannot free PyCUDA's arrays
+                with gc_paused():  # the thread that reads records cannot free PyCUDA's arrays
                     try:
                         if self._loaded > before:
                             trace.attempt(cupti.activity_flush_all, 1)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_gpukern.gpu.live_threads import threads_by_id
-from pytest_gpukern.gpu.runtime import CudaRuntime, runtime, works_elsewhere
+from pytest_gpukern.gpu.runtime import CudaRuntime, in_own_context, runtime
 from pytest_gpukern.timers.cupti.activity import OURS, Activity, ActivityTrace, activity_trace
 from pytest_gpukern.timers.cupti.machine_code import machine_code
 from pytest_gpukern.timers.launch_queue import LAUNCH_COST, LaunchQueue
@@ -91,7 +91,7 @@ class CuptiTimer:
         self._few_blocks = False
         self._apart = not queues
         self._marker: Callable[[], None] | None = None
-        self._elsewhere: str | None = None
+        self._off_stream: str | None = None
         self._whole: set[str] = set()  # names of kernels that launch no others
         self._notes: list[Note] = []
         self._looked = False
@@ -125,7 +125,7 @@ class CuptiTimer:
         if missing:
             raise TimerUnavailable(f"{missing} of {len(calls)} executions left no record")
         self._refuse_device_launches(calls)
-        self._elsewhere = self._elsewhere or self._work_elsewhere(activities, calls)
+        self._off_stream = self._off_stream or self._work_off_stream(activities, calls)
         self._looked = True
         if not self._concurrently:
             cost_ns = serial_cost_ns(self._runtime, cold=cold)
@@ -162,7 +162,7 @@ class CuptiTimer:
             # Only the timed stream waits behind the blocking kernel; on others the calls ran at once. Look
             # now, before we give up the queue: work that the timed stream waits for ends before the marker,
             # other work after it. Unqueued, short work would end too early to be seen.
-            self._elsewhere = self._elsewhere or self._work_elsewhere(activities, calls)
+            self._off_stream = self._off_stream or self._work_off_stream(activities, calls)
             self._notes += [] if self._any_stream else [_UNORDERED]
             self._apart = True
             self._queue.give_up()
@@ -201,9 +201,9 @@ class CuptiTimer:
         """Describes work of no call, or that outlasted its call, in any batch so far or else in one call."""
         if not self._looked:
             self.collect([iteration.again()], cold=False)
-        return self._elsewhere
+        return self._off_stream
 
-    def _work_elsewhere(self, activities: Sequence[Activity], calls: Sequence[list[Activity]]) -> str | None:
+    def _work_off_stream(self, activities: Sequence[Activity], calls: Sequence[list[Activity]]) -> str | None:
         strangers = _strangers(activities)
         if strangers:
             return (
@@ -276,7 +276,7 @@ def trace_of(scope: str, iteration: Iteration, stream: Any, *, cold: bool) -> Tr
     Raises:
         TimerUnavailable: CUPTI cannot be used here; the message says why.
     """
-    if works_elsewhere():
+    if in_own_context():
         raise TimerUnavailable("the test works in a CUDA context of its own")
     cuda = runtime()
     trace = proven_trace(cuda)

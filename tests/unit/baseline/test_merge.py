@@ -10,7 +10,7 @@ from made_up_results import measured, result, verdict
 from msgspec import structs
 
 from pytest_gpukern.baseline.codec import parse, render
-from pytest_gpukern.baseline.merge import Merge, WriteReport, unselected
+from pytest_gpukern.baseline.merge import Merge, WriteReport, sessions_to_record
 from pytest_gpukern.baseline.record import Baseline, trimmed
 from pytest_gpukern.values.result import SessionRole
 
@@ -28,7 +28,7 @@ def recorded(kind, *sessions, **changes):
     """Ids of the sessions that are recorded of a test with this verdict."""
     told = structs.replace(verdict(kind, 1.1), **changes)
     reported = structs.replace(result("cupy.exp", measured(), verdicts=[told]), session="a")
-    return "".join(each.session for each in unselected(reported, sessions))
+    return "".join(each.session for each in sessions_to_record(reported, sessions))
 
 
 def test_without_a_suspicion_all_sessions_count():

@@ -15,7 +15,7 @@ from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.settings import Settings
 
-CHECKING = Settings(asked=True)
+CHECKING = Settings(requested=True)
 
 
 def with_sizes(*sizes, **changes):
@@ -407,7 +407,7 @@ def test_it_is_one_case_at_that_point_whatever_the_size(size):
 
 def test_it_is_rejected_there_where_huge_values_are_asked_for():
     (case,) = cases_of(wrong_above(40, {"n": 40}), "huge", wrong=True)
-    found = diagnose_case(case, FakeEnvironment(settings=Settings(asked=True, size="huge")))
+    found = diagnose_case(case, FakeEnvironment(settings=Settings(requested=True, size="huge")))
     assert found.fault is Fault.NOT_WRITTEN
 
 

@@ -150,7 +150,7 @@ def test_what_was_tolerant_before_or_is_slow_is_not_launched_for_its_hash(gpu, t
 
 @pytest.mark.parametrize("declared", ["bitwise", "run-to-run"])
 def test_one_that_declares_otherwise_is_incorrect_also_where_nothing_is_timed(declared):
-    environment = FakeEnvironment(settings=Settings(asked=True))
+    environment = FakeEnvironment(settings=Settings(requested=True))
     found, _ = determinism_of(drifting(1), environment=environment, determinism=declared)
     assert found.correctness is Correctness.INCORRECT
     assert found.diagnosis == (
@@ -161,7 +161,7 @@ def test_one_that_declares_otherwise_is_incorrect_also_where_nothing_is_timed(de
 
 @pytest.mark.parametrize("declared", ["bitwise", "tolerant", None])
 def test_one_that_repeats_itself_passes_whatever_it_declares(declared):
-    environment = FakeEnvironment(settings=Settings(asked=True))
+    environment = FakeEnvironment(settings=Settings(requested=True))
     found, kind = determinism_of(right, environment=environment, determinism=declared)
     assert found.correctness is Correctness.PASSED
     assert kind == ("bitwise" if declared else None), "what is neither timed nor declared is not looked at"

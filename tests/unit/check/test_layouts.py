@@ -16,7 +16,7 @@ from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.settings import Settings
 
-CHECKING = Settings(asked=True)
+CHECKING = Settings(requested=True)
 BOTH = dict.fromkeys(LAYOUTS, ("a", "out"))
 
 

@@ -245,7 +245,7 @@ def test_what_replays_its_answer_slowly_on_the_host_is_found_after_timing(slow_o
 
 def test_what_replays_its_answer_slowly_is_found_at_once_where_nothing_is_timed(slow_on_host):
     case = case_of(replays, "host")
-    assert run(case, FakeEnvironment(settings=Settings(asked=True))).correctness is Correctness.INCORRECT
+    assert run(case, FakeEnvironment(settings=Settings(requested=True))).correctness is Correctness.INCORRECT
     assert diagnose_case(case, FakeEnvironment()).fault is Fault.STALE_RESULT
 
 

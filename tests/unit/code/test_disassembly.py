@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpukern.code import disassembly
-from pytest_gpukern.code.disassembly import DisassemblyError, Tool, class_of, facts, tool
+from pytest_gpukern.code.disassembly import BinaryTool, DisassemblyError, class_of, facts, tool
 from pytest_gpukern.code.launches import Compiled
 from pytest_gpukern.gpu import cubin
 
@@ -139,7 +139,7 @@ def printing(tmp_path, printed):
     (tmp_path / "printed").write_text(printed)
     (tmp_path / "changed").write_text(f"#!/bin/sh\ncat {tmp_path}/printed\n")
     (tmp_path / "changed").chmod(0o700)
-    return Tool(str(tmp_path / "changed"), tool("nvdisasm").version)
+    return BinaryTool(str(tmp_path / "changed"), tool("nvdisasm").version)
 
 
 def use_instead(monkeypatch, name, other):
@@ -199,10 +199,10 @@ def test_a_missing_tool_is_told_with_what_installs_it(monkeypatch):
 
 
 def test_tools_that_cannot_mark_spills_are_refused_at_the_start(monkeypatch):
-    monkeypatch.setattr(disassembly, "tool", lambda name: Tool(name, "13.4.49"))
+    monkeypatch.setattr(disassembly, "tool", lambda name: BinaryTool(name, "13.4.49"))
     with pytest.raises(DisassemblyError, match=r"version 13\.4\.49, and 13\.4\.92 is needed: pip install"):
         disassembly.require_tools()
-    monkeypatch.setattr(disassembly, "tool", lambda name: Tool(name, "13.4.92"))
+    monkeypatch.setattr(disassembly, "tool", lambda name: BinaryTool(name, "13.4.92"))
     disassembly.require_tools()
 
 

@@ -10,7 +10,7 @@ import pytest
 from pytest_gpukern.cli import doctor
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.doctor import machine
-from pytest_gpukern.doctor.checks import Level, advise
+from pytest_gpukern.doctor.checks import Severity, advise
 from pytest_gpukern.doctor.machine import Gpu, Machine
 from pytest_gpukern.gpu.errors import NvmlUnavailable
 from pytest_gpukern.gpu.nvml import Configuration, GpuProcess, PowerLimits
@@ -66,17 +66,17 @@ def test_a_healthy_machine_has_nothing_to_complain_of():
 
 def test_a_machine_without_any_driver_is_told_what_runs():
     advice = only(Machine(no_gpu="no NVIDIA driver library"))
-    assert advice.level is Level.NOTE
+    assert advice.level is Severity.NOTE
     assert "simulator" in advice.text
 
 
 def test_a_sanitizer_that_is_missing_or_does_not_work_here_is_told_with_the_remedy():
     why = "compute-sanitizer is not installed; pip install nvidia-cuda-sanitizer-api"
     advice = only(dataclasses.replace(HEALTHY, sanitizer=None, sanitizer_problem=why))
-    assert (advice.level, advice.subject) == (Level.NOTE, "sanitizer")
+    assert (advice.level, advice.subject) == (Severity.NOTE, "sanitizer")
     assert advice.text == f"--gpukern-sanitize does not work: {why}"
     advice = only(dataclasses.replace(HEALTHY, sanitizer_problem="memcheck did not find the fault"))
-    assert (advice.level, advice.subject) == (Level.WARNING, "sanitizer")
+    assert (advice.level, advice.subject) == (Severity.WARNING, "sanitizer")
     assert advice.text == "compute-sanitizer 2025.3.1.0: memcheck did not find the fault"
     assert 'pip install "nvidia-cuda-sanitizer-api==13.0.*"' in advice.remedy
 
@@ -101,41 +101,46 @@ def test_the_sanitizer_is_looked_for_and_shown_a_fault(examined, monkeypatch, fo
 
 def test_a_driver_that_gives_no_gpu_is_an_error_which_a_reboot_may_mend():
     advice = only(dataclasses.replace(HEALTHY, no_gpu="NVML/RM version mismatch", gpus=()))
-    assert (advice.level, advice.subject) == (Level.ERROR, "driver")
+    assert (advice.level, advice.subject) == (Severity.ERROR, "driver")
     assert "reboot after an upgrade of the driver" in advice.remedy
 
 
 @pytest.mark.parametrize(
     ("found", "level", "subject", "words"),
     [
-        (with_versions(numpy="2.5.1"), Level.ERROR, "numba-cuda", "np.row_stack"),
-        (with_versions(cupy_cuda12x="14.2.0"), Level.ERROR, "cupy", "overwrite"),
-        (with_versions(cupti_python="12.8.0"), Level.WARNING, "cupti-python", "is for CUDA 12"),
-        (with_versions(cuda_bindings="14.0.0"), Level.ERROR, "cuda-bindings", "is for CUDA 14"),
-        (with_versions(pynvml="11.5.3"), Level.WARNING, "nvidia-ml-py", "both bring a module pynvml"),
+        (with_versions(numpy="2.5.1"), Severity.ERROR, "numba-cuda", "np.row_stack"),
+        (with_versions(cupy_cuda12x="14.2.0"), Severity.ERROR, "cupy", "overwrite"),
+        (with_versions(cupti_python="12.8.0"), Severity.WARNING, "cupti-python", "is for CUDA 12"),
+        (with_versions(cuda_bindings="14.0.0"), Severity.ERROR, "cuda-bindings", "is for CUDA 14"),
+        (with_versions(pynvml="11.5.3"), Severity.WARNING, "nvidia-ml-py", "both bring a module pynvml"),
         (
             dataclasses.replace(HEALTHY, cuda=(12, 8), versions={"cupy-cuda13x": "14.2.0"}, nvcc=None),
-            Level.ERROR,
+            Severity.ERROR,
             "cupy-cuda13x",
             "is for CUDA 13",
         ),
-        (dataclasses.replace(HEALTHY, nvcc=(14, 0)), Level.ERROR, "nvcc", "newer than the driver"),
-        (dataclasses.replace(HEALTHY, nvcc=(13, 2)), Level.NOTE, "nvcc", "machine code can"),
-        (dataclasses.replace(HEALTHY, nvcc=None), Level.NOTE, "pycuda", "SourceModule"),
+        (dataclasses.replace(HEALTHY, nvcc=(14, 0)), Severity.ERROR, "nvcc", "newer than the driver"),
+        (dataclasses.replace(HEALTHY, nvcc=(13, 2)), Severity.NOTE, "nvcc", "machine code can"),
+        (dataclasses.replace(HEALTHY, nvcc=None), Severity.NOTE, "pycuda", "SourceModule"),
         (
             dataclasses.replace(HEALTHY, versions={"numba": "0.68.0"}),
-            Level.WARNING,
+            Severity.WARNING,
             "numba",
             "without numba-cuda",
         ),
         (
             dataclasses.replace(HEALTHY, backends={"cupy": "ImportError: libnvrtc.so.13"}),
-            Level.ERROR,
+            Severity.ERROR,
             "cupy",
             "libnvrtc",
         ),
-        (dataclasses.replace(HEALTHY, timer="another profiler"), Level.WARNING, "timer", "events stand in"),
-        (dataclasses.replace(HEALTHY, lock="no flock"), Level.WARNING, "lock", "not kept apart"),
+        (
+            dataclasses.replace(HEALTHY, timer="another profiler"),
+            Severity.WARNING,
+            "timer",
+            "events stand in",
+        ),
+        (dataclasses.replace(HEALTHY, lock="no flock"), Severity.WARNING, "lock", "not kept apart"),
     ],
 )
 def test_versions_that_do_not_go_together_are_named(found, level, subject, words):
@@ -164,22 +169,26 @@ def test_variables_that_change_what_is_timed_are_named_with_their_value(variable
 @pytest.mark.parametrize(
     ("found", "level", "words"),
     [
-        (with_gpu({"persistence": False}), Level.WARNING, "persistence mode is off"),
-        (with_gpu({"ecc": False}), Level.WARNING, "ECC is off and will be on"),
-        (with_gpu({"ecc": False, "ecc_pending": False}), Level.NOTE, "wrong bits"),
-        (with_gpu({"mig_pending": True}), Level.WARNING, "MIG is off and will be on"),
-        (with_gpu({"compute_mode": "prohibited"}), Level.ERROR, "PROHIBITED"),
-        (with_gpu({"compute_mode": "exclusive_process"}), Level.WARNING, "confirm"),
-        (with_gpu({"uncorrected_errors": 3}), Level.ERROR, "3 uncorrected"),
-        (with_gpu({"row_remap_pending": True}), Level.ERROR, "wait to be replaced"),
-        (with_gpu({"row_remap_failed": True}), Level.ERROR, "could not be replaced"),
-        (with_gpu({"default_power_w": 750.0}), Level.NOTE, "below its own 750 W"),
-        (with_gpu(state=state(clock_events=("hw_thermal_slowdown",))), Level.WARNING, "held down now"),
-        (with_gpu(processes=(GpuProcess(4242, "python", 900),)), Level.WARNING, "pid 4242 (python, 900 MiB)"),
-        (with_gpu(state=state(memory_used_bytes=5 * 2**30)), Level.WARNING, "5120 MiB are in use"),
+        (with_gpu({"persistence": False}), Severity.WARNING, "persistence mode is off"),
+        (with_gpu({"ecc": False}), Severity.WARNING, "ECC is off and will be on"),
+        (with_gpu({"ecc": False, "ecc_pending": False}), Severity.NOTE, "wrong bits"),
+        (with_gpu({"mig_pending": True}), Severity.WARNING, "MIG is off and will be on"),
+        (with_gpu({"compute_mode": "prohibited"}), Severity.ERROR, "PROHIBITED"),
+        (with_gpu({"compute_mode": "exclusive_process"}), Severity.WARNING, "confirm"),
+        (with_gpu({"uncorrected_errors": 3}), Severity.ERROR, "3 uncorrected"),
+        (with_gpu({"row_remap_pending": True}), Severity.ERROR, "wait to be replaced"),
+        (with_gpu({"row_remap_failed": True}), Severity.ERROR, "could not be replaced"),
+        (with_gpu({"default_power_w": 750.0}), Severity.NOTE, "below its own 750 W"),
+        (with_gpu(state=state(clock_events=("hw_thermal_slowdown",))), Severity.WARNING, "held down now"),
+        (
+            with_gpu(processes=(GpuProcess(4242, "python", 900),)),
+            Severity.WARNING,
+            "pid 4242 (python, 900 MiB)",
+        ),
+        (with_gpu(state=state(memory_used_bytes=5 * 2**30)), Severity.WARNING, "5120 MiB are in use"),
         (
             with_gpu({"mig_pending": True}, record=split_gpu(0, instances=0)),
-            Level.ERROR,
+            Severity.ERROR,
             "there is no instance",
         ),
     ],
@@ -199,7 +208,7 @@ def test_what_nvml_does_not_tell_is_not_complained_of():
 
 def test_the_worst_comes_first():
     found = with_gpu({"persistence": False, "uncorrected_errors": 1, "default_power_w": 800.0})
-    assert [advice.level for advice in advise(found)] == [Level.ERROR, Level.WARNING, Level.NOTE]
+    assert [advice.level for advice in advise(found)] == [Severity.ERROR, Severity.WARNING, Severity.NOTE]
 
 
 @pytest.fixture

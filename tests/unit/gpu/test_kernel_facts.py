@@ -28,7 +28,7 @@ EXP = DeviceWork("kernel", "exp_kernel", 2.0, 5e4, kernel=SEEN)
 
 def test_kernels_have_facts_and_copies_have_none():
     code = {("exp_kernel", 40): "beef"}
-    (facts,) = kernel_facts([COPY, EXP], (9, 0), lambda *asked: code.get(asked))
+    (facts,) = kernel_facts([COPY, EXP], (9, 0), lambda *requested: code.get(requested))
     assert facts == structs.replace(
         SEEN,
         blocks_per_sm=6,

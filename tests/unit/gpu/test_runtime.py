@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_gpukern.gpu import runtime as module
-from pytest_gpukern.gpu.runtime import CudaRuntime, works_elsewhere
+from pytest_gpukern.gpu.runtime import CudaRuntime, in_own_context
 
 driver = pytest.importorskip("cuda.bindings.driver")
 FINE, BAD = driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
@@ -60,6 +60,6 @@ def test_a_context_that_was_closed_is_known_though_a_new_one_has_its_address(mac
 @pytest.mark.parametrize(("current", "elsewhere"), [(OURS, False), (0, False), (THEIRS, True)])
 def test_a_test_works_elsewhere_in_a_context_that_is_not_ours(machine, monkeypatch, current, elsewhere):
     machine.current = driver.CUcontext(current)
-    assert works_elsewhere() is elsewhere
+    assert in_own_context() is elsewhere
     monkeypatch.setattr(module, "runtime_in_use", lambda: None)
-    assert not works_elsewhere()
+    assert not in_own_context()

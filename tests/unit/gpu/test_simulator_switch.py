@@ -23,10 +23,10 @@ def never_called():
     raise AssertionError("gpu_missing was asked although its answer was not needed")
 
 
-def decide(mode="auto", *, asked=True, gpu=lambda: None, value=None, modules=None, installed=True):
+def decide(mode="auto", *, requested=True, gpu=lambda: None, value=None, modules=None, installed=True):
     return switch.decide(
         mode,
-        asked=asked,
+        requested=requested,
         gpu_missing=gpu,
         environ={} if value is None else {VARIABLE: value},
         modules=modules or {},
@@ -45,7 +45,7 @@ def loaded(switch_value):
 @pytest.mark.parametrize("mode", ["auto", "always", "never"])
 @pytest.mark.parametrize("value", [None, "0", "1", "yes"])
 def test_a_run_that_did_not_ask_is_never_touched_whatever_the_environment(mode, value):
-    state = decide(mode, asked=False, gpu=never_called, value=value, modules=loaded(1))
+    state = decide(mode, requested=False, gpu=never_called, value=value, modules=loaded(1))
     assert state == SimulatorState(False, "off: this run did not ask for pytest-gpukern")
 
 

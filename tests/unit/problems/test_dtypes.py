@@ -13,7 +13,7 @@ from pytest_gpukern.problems.cases import cases_of
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.settings import Settings
 
-CHECKING = Settings(asked=True)
+CHECKING = Settings(requested=True)
 IN_SEVERAL = {
     "make_inputs": lambda rng, n, dtype: {"a": rng.random(n).astype(dtype)},
     "outputs": lambda n, dtype: {"out": ((n,), dtype)},

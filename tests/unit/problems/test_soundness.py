@@ -15,7 +15,7 @@ from pytest_gpukern.problems.soundness import hardly_varies, passes_lower_precis
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.settings import Settings
 
-CHECKING = Settings(asked=True)
+CHECKING = Settings(requested=True)
 RANDOM = np.random.default_rng(1)
 VALUES = RANDOM.standard_normal(1000)
 

@@ -12,7 +12,7 @@ from pytest_gpukern.problems.dataset import Dataset
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.settings import Settings
 
-CHECKING = Settings(asked=True)
+CHECKING = Settings(requested=True)
 N = 64
 
 

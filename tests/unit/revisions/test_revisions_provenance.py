@@ -6,7 +6,7 @@ import pytest
 
 from pytest_gpukern.processes.messages import LoadedModule
 from pytest_gpukern.processes.sessions import ChildRun
-from pytest_gpukern.revisions.sides import Tree, combined_hash, misplaced, own_files
+from pytest_gpukern.revisions.trees import Tree, combined_hash, misplaced, own_files
 
 
 def files(top, *names):

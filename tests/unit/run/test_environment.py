@@ -46,7 +46,7 @@ def environment(monkeypatch, *, gpu=True, simulating=False, **settings):
     monkeypatch.setattr(DeviceSession, "has_gpu", gpu)
     monkeypatch.setattr(DeviceSession, "missing_gpu", None if gpu else "no driver")
     state = SimpleNamespace(active=simulating, reason="asked for")
-    settings = Settings(asked=True, **settings)
+    settings = Settings(requested=True, **settings)
     return Environment(settings, DeviceSession(settings, state))
 
 

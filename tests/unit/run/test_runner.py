@@ -264,7 +264,7 @@ def test_a_statistical_check_poisons_after_timing_however_slow_the_call_is(gpu, 
     [
         ("host", {}, measuring(), 3),
         ("numba", {"host_data": True}, measuring(), 3),
-        ("numba", {}, Settings(asked=True), 3),
+        ("numba", {}, Settings(requested=True), 3),
     ],
 )
 def test_a_case_not_timed_on_the_device_has_one_set(gpu, contents, backend, arguments, settings, checked_on):

@@ -33,7 +33,7 @@ def config(*options, gpu=True, worker=False, child=None, asked=True, **settings)
 
 @pytest.fixture(autouse=True)
 def _asked(monkeypatch):
-    monkeypatch.setattr(stash, "asked", lambda config: config.asked)
+    monkeypatch.setattr(stash, "plugin_requested", lambda config: config.asked)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpukern.session import workers
-from pytest_gpukern.session.workers import CardScheduling, Recorded
+from pytest_gpukern.session.workers import CardScheduling, OnRecord
 
 
 class Node:
@@ -35,7 +35,7 @@ class Simulated:
     def __init__(self, gpus, cards, data=()):
         self.tests = [f"t{number}" for number in range(len(cards))]
         named = [(test, tuple(on)) for test, on in zip(self.tests, cards, strict=True) if on]
-        self.recorded = Recorded(dict(named), dict(zip(self.tests, data, strict=False)))
+        self.recorded = OnRecord(dict(named), dict(zip(self.tests, data, strict=False)))
         self.count, self.nodes = len(gpus), [Node(self, card) for card in gpus]
         self.left, self.ran, self.reported = set(self.tests), [], []
         hook = SimpleNamespace(pytest_collectreport=lambda report: self.reported.append(report))

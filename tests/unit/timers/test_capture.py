@@ -79,14 +79,14 @@ def refuses(device):
 
 
 CANNOT = "the call cannot be captured"
-ELSEWHERE = "calls were captured: work is launched on another stream or waits for the host"
+OWN_CONTEXT = "calls were captured: work is launched on another stream or waits for the host"
 
 
 @pytest.mark.parametrize(
     ("calls", "reason"),
     [
-        ([nothing] * 20, f"0 of 20 {ELSEWHERE}"),
-        ([one] * 19 + [nothing], f"19 of 20 {ELSEWHERE}"),
+        ([nothing] * 20, f"0 of 20 {OWN_CONTEXT}"),
+        ([one] * 19 + [nothing], f"19 of 20 {OWN_CONTEXT}"),
         ([one, two], "the calls are not alike: 2 calls gave 3 kernels and 3 operations, between 1 and 2"),
         ([allocates] * 2, "the call allocates memory, which a replayed graph cannot do"),
         ([waits] * 3, f"{CANNOT}: RuntimeError: cuCtxSynchronize: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"),

@@ -587,7 +587,7 @@ def test_what_was_executed_in_vain_is_in_no_sample_and_no_suspicion(machine):
 def at_home(machine, monkeypatch):
     """The device as that of this process; a test may work elsewhere."""
     monkeypatch.setattr(cupti, "runtime", lambda: machine)
-    monkeypatch.setattr(cupti, "works_elsewhere", lambda: False)
+    monkeypatch.setattr(cupti, "in_own_context", lambda: False)
     return machine
 
 
@@ -608,6 +608,6 @@ def test_a_trace_is_of_the_execution_and_not_of_what_prepares_it(at_home, cold):
 
 
 def test_a_test_in_a_context_of_its_own_has_no_trace(at_home, monkeypatch):
-    monkeypatch.setattr(cupti, "works_elsewhere", lambda: True)
+    monkeypatch.setattr(cupti, "in_own_context", lambda: True)
     with pytest.raises(TimerUnavailable, match="the test works in a CUDA context of its own"):
         cupti.trace_of("kernel", Iteration(at_home.kernel()), at_home.stream, cold=True)

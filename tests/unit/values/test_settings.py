@@ -31,7 +31,7 @@ def refused(**arguments):
 def test_nothing_given_is_the_default_and_does_not_ask_for_the_plugin():
     settings = read()
     assert settings == Settings()
-    assert not settings.asked
+    assert not settings.requested
     assert (settings.baseline, settings.cache, settings.threshold) == ("compare", "cold", 0.02)
     assert settings.fail_on == {"slower"}
 
@@ -80,7 +80,7 @@ def test_each_option_is_read_from_the_command_line_and_from_its_ini_twin(
     given = {name: True} if needs_the_option else {}
     settings = read(**{"given": given, source: {name: value}})
     assert getattr(settings, attribute) == expected
-    assert settings.asked
+    assert settings.requested
 
 
 def test_the_table_above_leaves_out_only_paths_and_what_needs_another_option():
@@ -361,7 +361,7 @@ def test_a_contradiction_is_refused_with_option_and_remedy(measuring, options, e
 )
 def test_each_of_two_contradicting_options_is_allowed_alone(measuring, options):
     for name, value in options.items():
-        assert read(benchmark=measuring, given={name: value}).asked
+        assert read(benchmark=measuring, given={name: value}).requested
 
 
 CODE, AGAINST, CREATE = {"code": "sm_90"}, {"against": "main"}, {"baseline": "create"}
@@ -392,7 +392,7 @@ TOGETHER = [
     (False, {"code": True}, {}, {"code": ("recorded",)}),
     (False, {"code": True}, {"code": "sm_80,sm_90"}, {"code": ("sm_80", "sm_90")}),
     (False, {"code": "recorded"}, {"code": "sm_80"}, {"code": ("recorded",)}),
-    (False, {}, CODE, {"code": (), "asked": False}),
+    (False, {}, CODE, {"code": (), "requested": False}),
 ]
 
 

@@ -14,7 +14,14 @@ import numpy as np
 import pytest
 
 from pytest_gpukern.code.disassembly import DisassemblyError, facts, require_tools
-from pytest_gpukern.code.launches import H200, CannotBeKnown, DoesNotCompile, Launch, StandIn, capability
+from pytest_gpukern.code.launches import (
+    H200,
+    CannotBeKnown,
+    CapturedLaunch,
+    DoesNotCompile,
+    StandIn,
+    capability,
+)
 from pytest_gpukern.gpu.fingerprint import library_versions
 from pytest_gpukern.gpu.kernel_facts import autotuned
 from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error, torch_wants_gpu
@@ -36,7 +43,7 @@ _PACKAGE = Path(__file__).parent.parent
 _NO_KERNEL = "no kernel of Numba or Triton; hand one over: gpu_benchmark(kernel[grid, block], x, y)"
 
 
-class Recorded(BaseException):
+class Captured(BaseException):
     """Ends a test whose launches are recorded. A test catches `Exception`, and must not catch this."""
 
 
@@ -77,12 +84,12 @@ class StandIns:
 
     def __init__(self, backends: tuple[str, ...]) -> None:
         self.of: dict[str, StandIn] = {}
-        self.launches: list[tuple[str, Launch]] = []
+        self.launches: list[tuple[str, CapturedLaunch]] = []
         for name in backends:
-            self.of[name] = pkgutil.resolve_name(f"{__package__}.{BACKENDS[name].recorded_by}")()
+            self.of[name] = pkgutil.resolve_name(f"{__package__}.{BACKENDS[name].captured_by}")()
             self.of[name].install(functools.partial(self._record, name))
 
-    def _record(self, backend: str, launch: Launch) -> None:
+    def _record(self, backend: str, launch: CapturedLaunch) -> None:
         self.launches.append((backend, launch))
 
     def begin(self) -> None:
@@ -105,7 +112,7 @@ def install(config: pytest.Config) -> StandIns:
             know.
     """
     selected = settings_of(config).backends
-    wanted = [name for name, row in BACKENDS.items() if row.recorded_by and name in (selected or (name,))]
+    wanted = [name for name, row in BACKENDS.items() if row.captured_by and name in (selected or (name,))]
     missing = {name: why for name in wanted if (why := missing_library(name, compiles=True)) is not None}
     with refusing(DisassemblyError, ImportError, option="--gpukern-code"):
         require_tools()
@@ -118,13 +125,13 @@ _installed = functools.cache(StandIns)
 """They replace parts of libraries, so a process has them once."""
 
 
-class Recorder:
+class CapturePlugin:
     """Has the tests of this process record; a pytest plugin of a process that another one started."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._stand_ins = install(config)
         self._root = config.rootpath
-        new_test: Callable[..., MeasuredTest] = functools.partial(RecordedTest, self._stand_ins, {})
+        new_test: Callable[..., MeasuredTest] = functools.partial(CapturedTest, self._stand_ins, {})
         config.stash[NEW_TEST] = new_test
 
     @pytest.fixture(scope="session")
@@ -156,7 +163,7 @@ class Recorder:
         """Passes a test that has recorded; skips one whose launches are not known, with line and remedy."""
         try:
             yield
-        except Recorded:
+        except Captured:
             pass
         except (DoesNotCompile, DisassemblyError) as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
@@ -189,7 +196,7 @@ _Inputs = dict[tuple[Problem, str], dict[str, Any]]
 """Problem and point → its inputs; of one point at a time."""
 
 
-class RecordedTest(MeasuredTest):
+class CapturedTest(MeasuredTest):
     """Follows one test whose launches are recorded and compiled, and not executed."""
 
     def __init__(self, stand_ins: StandIns, inputs: _Inputs, *args: Any, **kwargs: Any) -> None:
@@ -276,7 +283,7 @@ class RecordedTest(MeasuredTest):
         assert self.evidence is not None
         self.evidence.add(code=code)
         self.verified = True
-        raise Recorded
+        raise Captured
 
     def _on_record(self, architecture: str) -> Mapping[str, Mapping[str, str]]:
         """Returns what autotuners chose on devices of an architecture, such as `sm_90`."""
@@ -287,7 +294,7 @@ class RecordedTest(MeasuredTest):
             self._fail(str(error))
 
 
-def _compiled(launches: list[tuple[str, Launch]], architecture: str) -> CompiledCode:
+def _compiled(launches: list[tuple[str, CapturedLaunch]], architecture: str) -> CompiledCode:
     """Returns the facts of each kernel, in the order of first launches; equal ones once."""
     compilers = ", ".join(dict.fromkeys(_compiler(backend) for backend, _ in launches))
     kernels: dict[KernelFacts, None] = {}

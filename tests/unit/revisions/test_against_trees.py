@@ -17,7 +17,7 @@ from pytest_gpukern.processes.messages import LoadedModule
 from pytest_gpukern.processes.sessions import ChildRun, Ending
 from pytest_gpukern.revisions.git import AgainstError, Revisions
 from pytest_gpukern.revisions.judging import failure_on_base, measured_once
-from pytest_gpukern.revisions.sides import Ahead, Sides, Tree, Turns
+from pytest_gpukern.revisions.trees import Ahead, Tree, Trees, Turns
 from pytest_gpukern.values.result import Correctness
 
 A = "test_it.py::test_a"
@@ -32,7 +32,7 @@ def tree(label, top):
 @pytest.fixture
 def sides(tmp_path):
     base, head = tree("the base", tmp_path / "base"), tree("the working tree", tmp_path / "head")
-    return Sides(base, head, {str(head.top): str(base.top)})
+    return Trees(base, head, {str(head.top): str(base.top)})
 
 
 class Children:
@@ -162,7 +162,7 @@ def test_sessions_that_wait_import_what_this_process_imports_and_only_that(tmp_p
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("known_early")
     libraries = ("known_early", "known_late", "known_never")
-    monkeypatch.setattr("pytest_gpukern.revisions.sides._LIBRARIES", libraries)
+    monkeypatch.setattr("pytest_gpukern.revisions.trees._LIBRARIES", libraries)
     ahead = Ahead(started, 2, str)
     try:
         ahead.prepare([True])
@@ -270,7 +270,7 @@ def test_a_path_is_mapped_to_the_base_where_a_link_leads_into_the_tree_and_an_en
     (top / "src").mkdir(parents=True)
     (tmp_path / "link").symlink_to(top)
     monkeypatch.setattr(sys, "path", [str(tmp_path / entry), str(top / "src"), "/usr/lib"])
-    found = Sides.of(Revisions(top, "main", "b" * 40, identical=False), base)
+    found = Trees.of(Revisions(top, "main", "b" * 40, identical=False), base)
     here, there = (str(tmp_path / path) for path in moved)
     assert found.moved == {str(top): str(base), here: there}
     assert found.base.top == base

@@ -29,7 +29,7 @@ from pytest_gpukern.values.result import Correctness
 
 
 @dataclass(frozen=True)
-class Sides:
+class Trees:
     """Holds the base in its worktree, and the working tree.
 
     `moved` maps folders of the working tree to those that the base's sessions use instead; environments with
@@ -41,7 +41,7 @@ class Sides:
     moved: Mapping[str, str]
 
     @classmethod
-    def of(cls, revisions: Revisions, worktree: Path) -> Sides:
+    def of(cls, revisions: Revisions, worktree: Path) -> Trees:
         """Returns both trees, as this process finds its modules."""
         head = Tree("the working tree", revisions.top)
         base = Tree(f"the base ({revisions.short})", worktree)
@@ -124,7 +124,7 @@ class Turns:
         same_work: tests that do the same on both sides, so that they were measured once on each.
     """
 
-    sides: Sides
+    sides: Trees
     children: ChildSessions
     tell: Callable[[str], None]
     environ: Mapping[str, str | None]
