@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.gpu.model import Device
     from pytest_gpukern.measure.measure import WarmUp
     from pytest_gpukern.run.measured_test import GpuBenchmark
+    from pytest_gpukern.session.plan import Plan
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -100,22 +101,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if reports(config):
         from pytest_gpukern.session.controller import Controller, end_on_sigterm
 
-        controller = Controller(config)
+        plan = _plan(config)
+        controller = Controller(config, plan)
         config.pluginmanager.register(controller, "gpukern-controller")
         if plugin_requested(config):
             end_on_sigterm(config, controller)
-        if plugin_requested(config) and settings_of(config).code:
-            from pytest_gpukern.code.gate import CodeGate
-
-            config.pluginmanager.register(CodeGate(config, controller), "gpukern-code")
-        if measures(config) and settings_of(config).against is not None:
-            from pytest_gpukern.revisions.comparison import Against
-
-            config.pluginmanager.register(Against(config, controller), "gpukern-against")
-        if plugin_requested(config) and settings_of(config).sanitize:
-            from pytest_gpukern.sanitizer.sanitized_run import Sanitizer
-
-            config.pluginmanager.register(Sanitizer(config, controller), "gpukern-sanitizer")
+        if plan is not None:
+            config.pluginmanager.register(plan, "gpukern-plan")
     elif plugin_requested(config) and settings_of(config).code:
         from pytest_gpukern.code.captured_test import CapturePlugin
 
@@ -127,6 +119,25 @@ def pytest_configure(config: pytest.Config) -> None:
 
         config.pluginmanager.register(Workers(config), "gpukern-workers")
     leave_ini_values_out_of_help(config)
+
+
+def _plan(config: pytest.Config) -> Plan | None:
+    """Returns what runs this run's tests ahead of pytest's loop; None if they run in it."""
+    if not plugin_requested(config):
+        return None
+    if settings_of(config).code:
+        from pytest_gpukern.code.gate import CodeGate
+
+        return CodeGate(config)
+    if measures(config) and settings_of(config).against is not None:
+        from pytest_gpukern.revisions.comparison import Against
+
+        return Against(config)
+    if settings_of(config).sanitize:
+        from pytest_gpukern.sanitizer.sanitized_run import Sanitizer
+
+        return Sanitizer(config)
+    return None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

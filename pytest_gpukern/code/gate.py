@@ -1,4 +1,4 @@
-"""Has child processes compile what the tests launch, judges it by the record, and has the tests report it."""
+"""Has child processes compile what the tests launch, and judges that by the record."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from pytest_gpukern.revisions.git import AgainstError, resolve, worktree
 from pytest_gpukern.revisions.trees import Trees
 from pytest_gpukern.session import stash
 from pytest_gpukern.session.collection import measured_case
-from pytest_gpukern.session.controller import Controller
-from pytest_gpukern.session.item import case_of, measures_in, replay
+from pytest_gpukern.session.item import case_of, measures_in
+from pytest_gpukern.session.plan import Ahead
 from pytest_gpukern.values.options import RECORDED_CODE
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Result
@@ -43,8 +43,8 @@ class CodeGate:
     Raises pytest.UsageError if an architecture is unknown, git tells no base, or tests are distributed.
     """
 
-    def __init__(self, config: pytest.Config, controller: Controller) -> None:
-        self._config, self._controller = config, controller
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
         self._settings = settings = stash.settings_of(config)
         self._option = f"--gpukern-code={','.join(settings.code)}"
         stash.refuse_distribution(config, self._option, "its own processes")
@@ -67,15 +67,12 @@ class CodeGate:
             self._config.hook.pytest_deselected(items=others)
             items[:] = [item for item in items if measures_in(item)]
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Compiles everything before the first test reports."""
-        if stash.runs_tests(session):
-            with stash.refusing(AgainstError, FileError, option=self._option), phase("compiling"):
-                self._compile(session.items)
-        return (yield)
+    def run(self, items: Sequence[pytest.Item]) -> Ahead:
+        """Compiles what all tests launch."""
+        with stash.refusing(AgainstError, FileError, option=self._option), phase("compiling"):
+            return self._compile(items)
 
-    def _compile(self, items: Sequence[pytest.Item]) -> None:
+    def _compile(self, items: Sequence[pytest.Item]) -> Ahead:
         architectures = self._architectures(items)
         children = stash.environment_of(self._config).children
         options = (*children.options, f"--gpukern-code={','.join(architectures)}")
@@ -88,39 +85,36 @@ class CodeGate:
         groups = _groups(items)
         found = _in_processes(children, groups, {})
         before = self._before(found, children, groups)
-        self._controller.heading = [f"compiled for {', '.join(architectures)}; no kernel ran"]
         changed: Counter[tuple[str, str]] = Counter()
-        right: list[Result] = []
+        endings, right = dict[str, Ending](), list[Result]()
         missing = Ending("failed", found.problem or "it was not compiled")
         for item in items:
-            outcome, text, result = found.endings.get(item.nodeid, missing)
-            if outcome != "passed":
-                result = None
+            ending = found.endings.get(item.nodeid, missing)
+            result = ending.result if ending.outcome == "passed" else None
             if result is not None:
                 known = before.get(item.nodeid, {})
                 result = _concluded(result, known)
                 right.append(result)
                 changed.update(_other_compilers(result.code, known))
-            replay(item, outcome, text, result)
+            endings[item.nodeid] = ending._replace(result=result)
         named = sorted({"missing", "resources"} & self._settings.fail_on)
-        if named and not right:
-            self._controller.problems.append(f"--gpukern-fail-on={','.join(named)}: no kernel was compiled")
+        vain = f"--gpukern-fail-on={','.join(named)}: no kernel was compiled"
+        heading = [f"compiled for {', '.join(architectures)}; no kernel ran"]
         for (was, is_), count in changed.items():
-            self._controller.heading.append(f"  {was} → {is_}: code of {counted(count, 'kernel')} changed")
+            heading.append(f"  {was} → {is_}: code of {counted(count, 'kernel')} changed")
         written = self._store.write_code((result.case, result.code) for result in right)
-        self._controller.closing = [f"wrote {os.path.relpath(path)}" for path in written]
+        about = CODE_ON_RECORD if self._revisions is None else f"{AGAINST}{self._revisions.short}"
+        closing = [f"wrote {os.path.relpath(path)}" for path in written]
+        return Ahead(endings, {}, about, heading, closing, [vain] if named and not right else [])
 
     def _before(self, found: ChildRun, children: ChildSessions, groups: _Groups) -> dict[str, Code]:
         """Returns test → its code at the other revision, or else on record."""
         if self._revisions is not None:
-            self._controller.compared_with = f"{AGAINST}{self._revisions.short}"
             with worktree(self._revisions) as tree:
                 found = _in_processes(children, groups, Trees.of(self._revisions, tree).moved)
-            return {nodeid: of.code for nodeid, (_, _, of) in found.endings.items() if of is not None}
-        self._controller.compared_with = CODE_ON_RECORD
+            return {nodeid: end.result.code for nodeid, end in found.endings.items() if end.result}
         endings = found.endings if self._settings.baseline != "off" else {}
-        cases = {nodeid: of.case for nodeid, (_, _, of) in endings.items() if of is not None}
-        return {nodeid: self._store.code(case) for nodeid, case in cases.items()}
+        return {nodeid: self._store.code(end.result.case) for nodeid, end in endings.items() if end.result}
 
     def _architectures(self, items: Sequence[pytest.Item]) -> Sequence[str]:
         if self._settings.code != (RECORDED_CODE,):

@@ -185,11 +185,18 @@ class ChildSessions:
 
 
 class Ending(NamedTuple):
-    """Says how a test ended: `passed`, `failed`, `skipped` or `xfailed`, why in words, and what it found."""
+    """Says how a test ended.
+
+    Attributes:
+        outcome: `passed`, `failed`, `skipped` or `xfailed`.
+        text: why, in words.
+        sessions: results of the other sessions that were measured for it.
+    """
 
     outcome: str
     text: str = ""
     result: Result | None = None
+    sessions: tuple[Result, ...] = ()
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Measures both sides of `--gpukern-against` before the test loop, and has tests report the outcome.
+"""Measures both sides of `--gpukern-against` before the test loop.
 
 The main process collects and reports. Tests that measure run in child sessions of both sides instead. Then
 each test fails, passes or skips as it did there, and by the verdict on its paired times.
@@ -20,15 +20,16 @@ from pytest_gpukern.gate.change import FRESH_PAIRS, MOST_FRESH_PAIRS
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.process import Process
+from pytest_gpukern.processes.sessions import Ending
 from pytest_gpukern.report.records import some_of
 from pytest_gpukern.report.run import AGAINST
 from pytest_gpukern.report.units import counted
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import AgainstError, Revisions, resolve, set_up, worktree
-from pytest_gpukern.revisions.trees import Ahead, Trees, Turns
+from pytest_gpukern.revisions.trees import Trees, Turns, Waiting
 from pytest_gpukern.session import stash
-from pytest_gpukern.session.controller import Controller
-from pytest_gpukern.session.item import first_line, marker_of, measures_in, replay
+from pytest_gpukern.session.item import first_line, marker_of, measures_in
+from pytest_gpukern.session.plan import Ahead
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
@@ -43,13 +44,12 @@ class Against:
         pytest.UsageError: git cannot tell the base, or tests are distributed.
     """
 
-    def __init__(self, config: pytest.Config, controller: Controller) -> None:
+    def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._controller = controller
         self._collected: set[str] = set()
         revision = stash.settings_of(config).against
         assert revision is not None
-        self._ahead: Ahead | None = None
+        self._waiting: Waiting | None = None
         self._held = ExitStack()
         config.add_cleanup(self._held.close)
         self._option = f"--gpukern-against={revision}"
@@ -73,32 +73,28 @@ class Against:
         self._collected = {item.nodeid for item in items}
         return (yield)
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Measures both sides before the first test runs."""
-        if stash.runs_tests(session):
-            items = {item.nodeid: item for item in session.items if measures_in(item)}
-            with stash.refusing(AgainstError, option=self._option), phase("paired sessions"):
-                self._compare(items)
-        return (yield)
+    def run(self, items: Sequence[pytest.Item]) -> Ahead:
+        """Measures both sides; a test then ends by the verdict on its paired times."""
+        with stash.refusing(AgainstError, option=self._option), phase("paired sessions"):
+            return self._compare({item.nodeid: item for item in items if measures_in(item)})
 
-    def _compare(self, items: Mapping[str, pytest.Item]) -> None:
+    def _compare(self, items: Mapping[str, pytest.Item]) -> Ahead:
         settings = stash.settings_of(self._config)
         if not items:
             raise AgainstError("no selected test measures anything")
         gpu = stash.environment_of(self._config).gpu
         if "no-gpu" in settings.fail_on and not gpu.has_gpu:
             raise AgainstError(f"--gpukern-fail-on=no-gpu cannot be met: {gpu.why_no_gpu}")
-        ahead = self._ahead or self._begin()
+        waiting = self._waiting or self._begin()
         try:
             if settings.against_setup is not None:
                 self._say(f"setting up the base: {settings.against_setup}")
                 set_up(self._worktree, settings.against_setup)
-            self._measure(items, ahead)
+            return self._measure(items, waiting)
         finally:
             self._held.close()
 
-    def _begin(self) -> Ahead:
+    def _begin(self) -> Waiting:
         """Makes the base's worktree and the run's folder, which go with `self._held`, as sessions do."""
         self._worktree = self._held.enter_context(worktree(self._revisions))
         top = self._revisions.top
@@ -111,9 +107,9 @@ class Against:
         if stash.environment_of(self._config).gpu.measures and sys.platform == "linux":
             # Each needs a processor beside the measuring one.
             most = min(_MOST_AHEAD, len(os.sched_getaffinity(0)) - 1)
-        self._ahead = ahead = Ahead(self._start, most, self._say)
-        self._held.callback(ahead.close)
-        return ahead
+        self._waiting = waiting = Waiting(self._start, most, self._say)
+        self._held.callback(waiting.close)
+        return waiting
 
     def _start(self, on_base: bool) -> Process:
         moved = Trees.of(self._revisions, self._worktree).moved if on_base else {}
@@ -137,7 +133,7 @@ class Against:
         }
         return {**changed, **gpu.for_children, RUN_FOLDER_VARIABLE: str(self._folder)}
 
-    def _measure(self, items: Mapping[str, pytest.Item], ahead: Ahead) -> None:
+    def _measure(self, items: Mapping[str, pytest.Item], waiting: Waiting) -> Ahead:
         settings, children = stash.settings_of(self._config), stash.environment_of(self._config).children
         options = (*children.options, "--continue-on-collection-errors")
         turns = Turns(
@@ -145,7 +141,7 @@ class Against:
             dataclasses.replace(children, options=options),
             self._say,
             self._environ,
-            ahead,
+            waiting,
             self._folder,
             {nodeid: marker_of(item).threshold or settings.threshold for nodeid, item in items.items()},
         )
@@ -160,15 +156,15 @@ class Against:
         slower = [nodeid for nodeid, conclusion in conclusions.items() if conclusion.confirmed]
         if slower and settings.run_file is not None:
             self._once_more(turns, slower, conclusions)
-        for nodeid, item in items.items():
-            self._replay(item, conclusions[nodeid])
-            if nodeid in turns.head[0].listed:
-                self._controller.listed[nodeid] = turns.head[0].listed[nodeid]
         removed = [nodeid for nodeid in turns.base[0].others if nodeid not in self._collected]
         uncollected = any(map(turns.base[0].why_uncollected, cases))
-        self._controller.compared_with = f"{AGAINST}{self._revisions.short}"
-        self._controller.heading = heading(self._revisions, 2 * first, turns.code())
-        self._controller.closing = closing(cases, removed, uncollected=uncollected)
+        return Ahead(
+            {nodeid: self._ending(conclusion) for nodeid, conclusion in conclusions.items()},
+            turns.head[0].listed,
+            f"{AGAINST}{self._revisions.short}",
+            heading(self._revisions, 2 * first, turns.code()),
+            closing(cases, removed, uncollected=uncollected),
+        )
 
     def _confirm(
         self, turns: Turns, rules: Mapping[str, judging.Rule], conclusions: dict[str, judging.Conclusion]
@@ -197,18 +193,17 @@ class Against:
         for nodeid, (_, head) in turns.cases(slower, since=before).items():
             more = judging.valid_sessions(head, SessionRole.FURTHER)
             sessions = (*conclusions[nodeid].sessions, *more)
-            conclusions[nodeid] = dataclasses.replace(conclusions[nodeid], sessions=sessions)
+            conclusions[nodeid] = conclusions[nodeid]._replace(sessions=sessions)
 
     def _say(self, line: str) -> None:
         stash.tell(self._config, line)
 
-    def _replay(self, item: pytest.Item, conclusion: judging.Conclusion) -> None:
+    def _ending(self, conclusion: judging.Conclusion) -> Ending:
+        if conclusion.result is None:
+            return conclusion
         about = f"against {self._revisions}"  # so that a stored verdict says what it is about
         verdicts = {key: verdict.adding(about) for key, verdict in conclusion.verdicts.items()}
-        result = conclusion.result
-        if result is not None:
-            result = structs.replace(result, verdicts=verdicts, inputs=None)
-        replay(item, conclusion.outcome, conclusion.text, result, sessions=conclusion.sessions)
+        return conclusion._replace(result=structs.replace(conclusion.result, verdicts=verdicts, inputs=None))
 
 
 _BOTH = (True, False)

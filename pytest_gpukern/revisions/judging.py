@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from msgspec import structs
@@ -129,21 +127,12 @@ def _does(result: Result) -> tuple[object, ...]:
     return (work, kernels, rates, declared, result.inputs, result.fingerprint)
 
 
-@dataclass(frozen=True)
-class Conclusion:
-    """Holds the conclusion on one test.
+class Conclusion(Ending):
+    """Says how one test ended in both trees, before the gate looks at its verdicts.
 
-    Attributes:
-        outcome: `passed`, `failed`, `skipped` or `xfailed`, before the gate looks at its verdicts.
-        text: why, in words.
-        result: what is reported, with verdicts on how the working tree compares with the base.
-        sessions: results of the working tree's other sessions, for `baseline.merge.sessions_to_record`.
+    `result` has verdicts on how the working tree compares with the base. `sessions` has the working tree's
+    other sessions, for `baseline.merge.sessions_to_record`.
     """
-
-    outcome: str
-    text: str
-    result: Result | None
-    sessions: tuple[Result, ...] = ()
 
     @property
     def verdicts(self) -> Mapping[str, Verdict]:
@@ -233,7 +222,7 @@ def confirm(first: Conclusion, again: Both, rule: Rule, *, last: bool = True) ->
     further = (session for session in first.sessions if session.role is not SessionRole.CONFIRMING)
     confirming = valid_sessions(again[1], SessionRole.CONFIRMING)
     result = structs.replace(first.result, verdicts=verdicts)
-    return dataclasses.replace(first, result=result, sessions=(*further, *confirming))
+    return first._replace(result=result, sessions=(*further, *confirming))
 
 
 def _judged(

@@ -59,7 +59,7 @@ _OURS = ("pytest_gpukern.session.collection", "pytest_gpukern.run.measured_test"
 _LIBRARIES = tuple(name for row in BACKENDS.values() for name in row.imports)
 
 
-class Ahead:
+class Waiting:
     """Starts the sessions to come while one measures: they import libraries, and wait for their turn.
 
     They import the parts of this plugin that a session needs. As a finder of `sys.meta_path` that finds
@@ -75,19 +75,19 @@ class Ahead:
         self._start = start
         self._most = most
         self._tell = tell
-        self._waiting: dict[bool, list[Process]] = {True: [], False: []}
+        self._processes: dict[bool, list[Process]] = {True: [], False: []}
         self._imported = [*_OURS, *(name for name in _LIBRARIES if name in sys.modules)]
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
         if name in _LIBRARIES and name not in self._imported:
             self._imported.append(name)
-            for process in (*self._waiting[True], *self._waiting[False]):
+            for process in (*self._processes[True], *self._processes[False]):
                 process.imports(name)
 
     def take(self, on_base: bool, coming: Sequence[bool]) -> Process | None:
         """Returns the session of a side that waits, or None, and starts those that come after it."""
-        waiting = self._waiting[on_base]
+        waiting = self._processes[on_base]
         process = waiting.pop(0) if waiting else None
         if process is not None and process.has_ended:
             self._tell(f"sessions import nothing before their turn any more: {last_lines(process.said)}")
@@ -99,7 +99,7 @@ class Ahead:
 
     def prepare(self, coming: Sequence[bool]) -> None:
         wanted = coming[: self._most]
-        for side, waiting in self._waiting.items():
+        for side, waiting in self._processes.items():
             for _ in range(wanted.count(side) - len(waiting)):
                 waiting.append(self._start(side))
                 for name in self._imported:
@@ -108,7 +108,7 @@ class Ahead:
     def close(self) -> None:
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-        for waiting in self._waiting.values():
+        for waiting in self._processes.values():
             while waiting:
                 waiting.pop().kill()
 
@@ -128,7 +128,7 @@ class Turns:
     children: ChildSessions
     tell: Callable[[str], None]
     environ: Mapping[str, str | None]
-    ahead: Ahead
+    waiting: Waiting
     folder: Path
     thresholds: Mapping[str, float]
     base: list[ChildRun] = field(default_factory=list)
@@ -185,7 +185,7 @@ class Turns:
             checked=_checked(runs),
             datasets=str(self.folder / ("base" if on_base else "head")),
         )
-        started = self.ahead.take(on_base, coming)
+        started = self.waiting.take(on_base, coming)
         run = self.children.run(request, telling_now_and_then(self.tell, line), started)
         if run.ended_early and (on_base or not run.endings):
             build = "\nIf the base has to be built first, give --gpukern-against-setup=CMD"
@@ -225,8 +225,8 @@ def _checked(runs: Iterable[ChildRun]) -> frozenset[str]:
     return frozenset(
         nodeid
         for run in runs
-        for nodeid, (outcome, _, result) in run.endings.items()
-        if outcome == "passed" and result is not None and result.correctness is Correctness.PASSED
+        for nodeid, end in run.endings.items()
+        if end.outcome == "passed" and end.result and end.result.correctness is Correctness.PASSED
     )
 
 

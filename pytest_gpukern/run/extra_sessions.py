@@ -77,7 +77,7 @@ def _why_refused(run: ChildRun, nodeid: str) -> str | None:
         return run.problem
     if nodeid not in run.endings:
         return None if run.ended_early else "the test was not found"
-    outcome, text, result = run.endings[nodeid]
+    outcome, text, result, _ = run.endings[nodeid]
     if outcome != "passed":
         return f"{outcome}: {text}"
     return "it measured nothing" if result is None else unfit(result)

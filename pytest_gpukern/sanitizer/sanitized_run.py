@@ -1,4 +1,4 @@
-"""Runs the tests of `--gpukern-sanitize` under each tool before the test loop, and has tests report it."""
+"""Runs the tests of `--gpukern-sanitize` under each tool before the test loop."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import dataclasses
 import functools
 import os
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from pytest_gpukern.processes.messages import ChildRequest
-from pytest_gpukern.processes.sessions import ChildRun
+from pytest_gpukern.processes.sessions import ChildRun, Ending
 from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.sanitizer import sessions
 from pytest_gpukern.sanitizer.finding import Home, Place
@@ -20,8 +20,8 @@ from pytest_gpukern.sanitizer.judge import Judgement, judge_folder
 from pytest_gpukern.sanitizer.self_check import why_not_believed
 from pytest_gpukern.sanitizer.tool import ToolMissingError, environment_under, find_tool
 from pytest_gpukern.session import stash
-from pytest_gpukern.session.controller import Controller
-from pytest_gpukern.session.item import FIXTURES, MARKER, case_of, place_of, replay
+from pytest_gpukern.session.item import FIXTURES, MARKER, case_of, place_of
+from pytest_gpukern.session.plan import Ahead
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 
 
@@ -32,9 +32,8 @@ class Sanitizer:
         pytest.UsageError: there is no GPU or no compute-sanitizer, or tests are distributed.
     """
 
-    def __init__(self, config: pytest.Config, controller: Controller) -> None:
+    def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._controller = controller
         self._tools = stash.settings_of(config).sanitize
         self._tests: dict[str, dict[str, sessions.TestRun]] = {}  # tool → test → what it found
         self._took_s: dict[str, float] = {}
@@ -48,16 +47,12 @@ class Sanitizer:
         with stash.refusing(ToolMissingError, option=self._option):
             self._program = find_tool()
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Has the tools look at the tests before the first test reports."""
-        if stash.runs_tests(session):
-            items = {item.nodeid: item for item in session.items if self._is_for_a_tool(item)}
-            for tool in self._tools:
-                self._look(tool, items)
-            for item in items.values():
-                self._replay(item)
-        return (yield)
+    def run(self, items: Sequence[pytest.Item]) -> Ahead:
+        """Has the tools look at the tests that launch something on the GPU."""
+        checked = {item.nodeid: item for item in items if self._is_for_a_tool(item)}
+        nothing = {tool: self._look(tool, checked) for tool in self._tools}
+        vain = [f"{self._option}: {tool} checked nothing: {why}" for tool, why in nothing.items() if why]
+        return Ahead({nodeid: self._ending(item) for nodeid, item in checked.items()}, problems=vain)
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -81,8 +76,11 @@ class Sanitizer:
         detected_by = case.variant.detected_by
         return detected_by in self._tools if detected_by is not None else not case.variant.is_broken
 
-    def _look(self, tool: str, items: Mapping[str, pytest.Item]) -> None:
-        """Runs the tests under one tool, all in one process; those that it must reject run alone."""
+    def _look(self, tool: str, items: Mapping[str, pytest.Item]) -> str | None:
+        """Runs the tests under one tool, all in one process; those that it must reject run alone.
+
+        Says why it checked nothing, if so.
+        """
         judges = {nodeid: _detected_by(item) for nodeid, item in items.items()}
         together = [nodeid for nodeid, judge in judges.items() if judge is None]
         alone = [nodeid for nodeid, judge in judges.items() if judge == tool]
@@ -98,9 +96,7 @@ class Sanitizer:
             for nodeid in alone:
                 self._tests[tool] |= sessions.attributed([nodeid], run)
         self._took_s[tool] = time.monotonic() - start_s
-        why = sessions.why_nothing_was_checked(list(self._tests[tool].values()))
-        if why is not None:
-            self._controller.problems.append(f"{self._option}: {tool} checked nothing: {why}")
+        return sessions.why_nothing_was_checked(list(self._tests[tool].values()))
 
     def _session(self, tool: str, nodeids: Sequence[str]) -> tuple[Judgement, ChildRun]:
         """Runs tests in a fresh process under a tool; returns its judgement, and what became of each test."""
@@ -119,7 +115,7 @@ class Sanitizer:
             ran = children.run(request, telling_now_and_then(say, tool))
             return judge_folder(Path(folder), tool, ran.status, ran.problem), ran
 
-    def _replay(self, item: pytest.Item) -> None:
+    def _ending(self, item: pytest.Item) -> Ending:
         by_tool = {tool: tests[item.nodeid] for tool, tests in self._tests.items() if item.nodeid in tests}
         case, detected_by = case_of(item), _detected_by(item)
         what = "variant" if case is not None and case.variant.prepare is not None else "test"
@@ -127,8 +123,7 @@ class Sanitizer:
         outcome, text = sessions.ending(by_tool, detected_by=detected_by, home=home)
         ends = [test.ending for test in reversed(by_tool.values()) if test.ending is not None]
         result = next((end.result for end in ends if end.result is not None), None)
-        rejected = case if detected_by is not None and outcome == "passed" else None
-        replay(item, outcome, text, result, rejected=rejected)
+        return Ending(outcome, text, result)
 
 
 def _detected_by(item: pytest.Item) -> str | None:

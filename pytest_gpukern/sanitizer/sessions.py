@@ -84,7 +84,7 @@ def ending(by_tool: Mapping[str, TestRun], *, detected_by: str | None, home: Hom
         return "failed", "\n".join(complaints)
     ends = [test.ending for test in by_tool.values() if test.ending is not None]
     for outcome in ("failed", "xfailed", "skipped"):
-        texts = [text for name, text, _ in ends if name == outcome]
+        texts = [end.text for end in ends if end.outcome == outcome]
         if texts and (outcome != "skipped" or len(texts) == len(ends)):
             return outcome, texts[0]
     return "passed", ""

@@ -20,10 +20,12 @@ from msgspec import structs
 
 from pytest_gpukern.session.collection import KNOWN_CASES_OF_A_WORKER, USAGE_ERROR, left_by_files
 from pytest_gpukern.session.item import first_line, why_not_passed
+from pytest_gpukern.session.plan import Ahead, Plan, hand_over
 from pytest_gpukern.session.stash import (
     KNOWN_CASES,
     device_uuid,
     environment_of,
+    runs_tests,
     settings_of,
     tell,
     workers_of,
@@ -73,23 +75,20 @@ def end_on_sigterm(config: pytest.Config, controller: Controller) -> None:
 class Controller:
     """Gathers the results that travel on a run's reports; xdist's workers have none."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
+    def __init__(self, config: pytest.Config, plan: Plan | None = None) -> None:
+        self._config, self._plan, self._ahead = config, plan, Ahead()
         self._measures = measures(config)
         self._results: dict[str, Result] = {}
         self._sessions: dict[str, list[Result]] = {}
         self._fingerprints: dict[str, Fingerprint] = {}
-        self.skips: list[Skip] = []
+        self._skips: list[Skip] = []
         self._rejected: dict[str, str] = {}
-        self.entries: dict[str, JsonDict] = {}
-        self.listed: dict[str, JsonDict] = {}
+        self._entries: dict[str, JsonDict] = {}
+        self._listed: dict[str, JsonDict] = {}
         self._failures: dict[str, Failure] = {}
         self._places: dict[str, tuple[str, int]] = {}
-        self.problems: list[str] = []
-        self.heading: list[str] = []
-        self.closing: list[str] = []
+        self._problems: list[str] = []
         self.finishes, self.terminated = False, 0
-        self.compared_with = "baseline"
         self._files: tuple[Path, ...] = ()
         self._baselines: WriteReport | None = None
         self._history: dict[str, Record] = {}
@@ -177,7 +176,7 @@ class Controller:
         add_to(self._spent_s, carried.get("spent_s", {}))
         self._reported.add(report.nodeid)
         if "problem" in carried:
-            self.problems.append(carried["problem"])
+            self._problems.append(carried["problem"])
         if isinstance(report, pytest.SubtestReport):  # its test fails with it
             return
         expected, ended = hasattr(report, "wasxfail"), report.failed or report.when == "call"
@@ -203,7 +202,7 @@ class Controller:
         if report.skipped:
             from pytest_gpukern.report.run import Skip
 
-            self.skips.append(Skip(carried["id"], _why_skipped(report), carried.get("skip_kind", "")))
+            self._skips.append(Skip(carried["id"], _why_skipped(report), carried.get("skip_kind", "")))
             return
         self._failures.pop(report.nodeid, None)
         self._note_failure(report, carried)
@@ -216,7 +215,7 @@ class Controller:
         if carried["result"] is not None:
             self._results[nodeid] = self._read(carried["result"], nodeid)
             self._sessions[nodeid] = [self._read(session, nodeid) for session in carried.get("sessions", ())]
-            self.entries[nodeid] = carried["entry"]
+            self._entries[nodeid] = carried["entry"]
 
     def _read(self, data: JsonDict, nodeid: str) -> Result:
         """Returns the result that a report carries; those of one process share their fingerprint."""
@@ -233,7 +232,7 @@ class Controller:
         pytest's JUnit file has the properties of this report.
         """
         if carried.get("listed") is not None:
-            self.listed[report.nodeid] = carried["listed"]
+            self._listed[report.nodeid] = carried["listed"]
         result, observed = self._results.get(report.nodeid), carried.get("observed")
         if result is None:
             return
@@ -258,7 +257,7 @@ class Controller:
                 {test: self._sessions[test]},
                 failures=failures,
                 history=history,
-                compared_with=self.compared_with,
+                compared_with=self._ahead.compared_with,
                 settings=settings,
             )
             report.user_properties += properties(of_test)
@@ -285,8 +284,12 @@ class Controller:
         return nodeid in self._failures and not self._failures[nodeid].by_the_gate
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtestloop(self) -> Generator[None, Any, Any]:
-        """Measures what is to be recorded in extra sessions, once the tests have ended."""
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, Any, Any]:
+        """Runs the plan before the tests; once they have ended, sessions of what is to be recorded."""
+        if self._plan is not None and runs_tests(session):
+            self._ahead = ahead = self._plan.run(session.items)
+            self._listed |= ahead.listed
+            self._problems += ahead.problems
         looped = yield
         if (
             plugin_requested(self._config)
@@ -298,6 +301,15 @@ class Controller:
             for nodeid, extra in self._extra.items():
                 self._sessions[nodeid] += extra.results
         return looped
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:
+        """Hands over how a test of the plan ended."""
+        ending = self._ahead.endings.get(item.nodeid)
+        if ending is None:
+            return None
+        hand_over(item, ending, nextitem)
+        return True
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, Any, Any]:
@@ -311,11 +323,11 @@ class Controller:
                 if plugin_requested(self._config):
                     self._compare_all()
                     self._write_baselines()
-                    self.problems += self._not_judged()
+                    self._problems += self._not_judged()
                     if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-                        self.problems += self._not_run()
+                        self._problems += self._not_run()
                 self._write_forms(in_summary=False)
-        if self.problems and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        if self._problems and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         return (yield)
 
@@ -380,13 +392,13 @@ class Controller:
     def _write_forms(self, *, in_summary: bool) -> None:
         """Makes the forms of the report that apply; what a run found nothing for is not even loaded."""
         if not (
-            self._results or self.skips or self._rejected or self.problems or plugin_requested(self._config)
+            self._results or self._skips or self._rejected or self._problems or plugin_requested(self._config)
         ):
             return
         from pytest_gpukern.report.forms import write_forms
 
         report = write_forms(self._report(), self._config, in_summary=in_summary)
-        self._files, self.problems = report.files, list(report.problems)
+        self._files, self._problems = report.files, list(report.problems)
 
     def _report(self) -> RunResults:
         from pytest_gpukern.report.records import record_lines, shaping_options
@@ -402,27 +414,29 @@ class Controller:
             results=self.results,
             settings=settings,
             sessions={nodeid: self._sessions[nodeid] for nodeid in self._results},
-            skips=self.skips,
+            skips=self._skips,
             rejected=tuple(self._rejected.values()),
             failures=self._failures,
             history=self._history,
             shift=self._shift,
             since_record=self._since_record,
             places=self._places,
-            entries=self.entries,
-            listed=self.listed,
-            compared_with=self.compared_with,
-            heading=self.heading,
+            entries=self._entries,
+            listed=self._listed,
+            compared_with=self._ahead.compared_with,
+            heading=self._ahead.heading,
             baselines=self._baselines,
             shortened=self._short,
             stale=self._stale,
             shaping=shaping_options(self._config),
             files=self._files,
-            problems=tuple(self.problems),
+            problems=tuple(self._problems),
             duration_s=duration_s,
             spent_s=spent_s,
         )
-        return dataclasses.replace(report, closing=(*self.closing, *record_lines(report, self._config)))
+        return dataclasses.replace(
+            report, closing=(*self._ahead.closing, *record_lines(report, self._config))
+        )
 
     def _compare_all(self) -> None:
         """Looks up what is recorded, and for a shift common to all results, before anything is written."""
@@ -439,7 +453,7 @@ class Controller:
             try:
                 recorded = self._recorded(result)
             except FileError as error:
-                self.problems.append(str(error))
+                self._problems.append(str(error))
                 return
             past = recorded.past(judged) if recorded is not None and judged is not None else ()
             if recorded is not None:
@@ -458,7 +472,7 @@ class Controller:
             for nodeid, result in self._results.items():
                 self._record(nodeid, result)
             self._baselines = environment.store.flush()
-            self.problems += [str(error) for error in self._baselines.errors]
+            self._problems += [str(error) for error in self._baselines.errors]
         for cases, model_key in self._by_model(known):
             with contextlib.suppress(FileError):  # reported elsewhere
                 measured = [of for of in self.results if of.valid and self._model_key(of) == model_key]

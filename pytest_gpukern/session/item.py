@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.run.measured_test import MeasuredTest
     from pytest_gpukern.run.spine import SubjectContext
     from pytest_gpukern.values.marker import MarkerOptions
-    from pytest_gpukern.values.result import GateFailure, JsonDict, Result
+    from pytest_gpukern.values.result import GateFailure, JsonDict
 
 MARKER = "gpu_benchmark"
 MEASURED = pytest.StashKey["MeasuredTest"]()
@@ -37,8 +37,6 @@ FIXTURES = frozenset(("gpu_benchmark", "gpu_device", "gpu_synchronize", "gpu_war
 """Our fixtures: a test that asks for one may use the GPU."""
 _WENT_ON = "the test caught this and went on; use verify(…, expect_failure=True) for an expected failure"
 _ONLY_NUMBA = "Only Numba kernels can be checked without one"
-_PASSED_AGAINST_A_STRICT_MARK = "[XPASS(strict)]"
-"""pytest's text for a test that passed but should fail. It passes here: its mark fails it once more."""
 
 
 def may_use_gpu(item: pytest.Item) -> bool:
@@ -157,7 +155,7 @@ def _what_is_missing(item: pytest.Item, error: Any) -> Any:
         if not plugin_requested(item.config):
             by_numba = type(found).__module__.partition(".")[0] == "numba"
             remedy = try_the_simulator(item.config) if by_numba else _ONLY_NUMBA
-            return _failure(f"no GPU: {gpu.missing_gpu}\n{remedy}")
+            return failure(f"no GPU: {gpu.missing_gpu}\n{remedy}")
         from pytest_gpukern.values.note import DEVICE_OF_TENSORS, NO_GPU, NotRun
 
         on_host = gpu.simulated.active and torch_wants_gpu(found)
@@ -228,7 +226,7 @@ def failing_where_wrong(item: pytest.Item) -> Iterator[None]:
         kept = getattr(item, "_excinfo", None)  # unittest's, which pytest prefers to ours
         if kept and isinstance(kept[0].value, pytest.skip.Exception):
             kept.clear()
-        raise _failure(f"{_wrong(item)}\n  {_WENT_ON}")
+        raise failure(f"{_wrong(item)}\n  {_WENT_ON}")
 
 
 def _wrong(item: pytest.Item) -> str | None:
@@ -341,17 +339,17 @@ def _fail_where_threads_go_on_launching(item: pytest.Item, *, failed: bool) -> N
     if stash.CHILD in config.stash:
         config.stash[stash.LOST] = stash.LostContext(item.nodeid, why)
     if not failed:
-        raise _failure(f"{why}; join it in the test")
+        raise failure(f"{why}; join it in the test")
 
 
 def _fail_by_the_gate(item: pytest.Item, test: MeasuredTest, failures: Sequence[GateFailure]) -> None:
     """Fails a test for the gate's reasons, if any; in a child session its parent judges."""
     if failures and stash.judges(item.config):
         test.gate_failures = tuple(failures)
-        raise _failure("\n".join(map(str, failures)))
+        raise failure("\n".join(map(str, failures)))
 
 
-def _failure(text: str) -> Any:
+def failure(text: str) -> Any:
     """Fails a phase with a text that may quote a record, a library or a user; pytest shows it as it is."""
     from pytest_gpukern.values.untrusted_json import printable_lines
 
@@ -443,32 +441,3 @@ def tear_down(item: pytest.Item, following: pytest.Item | None) -> None:
     if call.excinfo is not None:
         report = pytest.TestReport.from_item_and_call(item, call)
         item.ihook.pytest_runtest_logreport(report=report)
-
-
-def replay(
-    item: pytest.Item,
-    outcome: str,
-    text: str,
-    result: Result | None,
-    *,
-    sessions: tuple[Result, ...] = (),
-    rejected: Case | None = None,
-) -> None:
-    """Has a test report how it ended in child sessions, which have set up its fixtures, instead of running.
-
-    `outcome` is `passed`, `failed`, `skipped` or `xfailed`, and `rejected` the case of a broken variant.
-    """
-
-    def say() -> None:
-        test = new_test(item)
-        test.verified = True  # else the child session has said that the test never called us
-        test.result, test.sessions, test.rejected = result, sessions, rejected
-        if outcome == "failed" and not text.startswith(_PASSED_AGAINST_A_STRICT_MARK):
-            raise _failure(text)
-        if outcome == "xfailed":
-            pytest.xfail(text)
-        if outcome == "skipped":
-            raise pytest.skip.Exception(text, _use_item_location=True)
-
-    item.setup = item.teardown = lambda: None  # type: ignore[method-assign]
-    item.runtest = say  # type: ignore[method-assign]

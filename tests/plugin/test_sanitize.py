@@ -272,3 +272,30 @@ def test_what_cannot_be_is_refused_with_the_way_out(pytester, tool, on_fake_gpu)
     refused(
         run(), "--gpukern-sanitize=memcheck: compute-sanitizer is not installed; pip install nvidia-cuda-*"
     )
+
+
+def test_tests_of_other_plugins_keep_their_fixtures_between_those_that_ran_under_the_tool(
+    sanitized, pytester
+):
+    for name in ("a", "b"):
+        pytester.makepyfile(
+            **{
+                f"test_{name}": """
+                import pytest
+
+                @pytest.fixture(scope="module")
+                def opened():
+                    print("opened", __name__)
+                    yield
+                    print("closed", __name__)
+
+                def test_first(opened): pass
+                def test_under_the_tool(gpu_device): pass
+                def test_last(opened): pass
+                """
+            }
+        )
+    result = sanitized("memcheck", "-s", "-p", "no:randomly")
+    result.assert_outcomes(passed=8)
+    held = [line.lstrip(".") for line in result.outlines if "opened" in line or "closed" in line]
+    assert held == ["opened test_a", "closed test_a", "opened test_b", "closed test_b"]

@@ -17,7 +17,7 @@ from pytest_gpukern.processes.messages import LoadedModule
 from pytest_gpukern.processes.sessions import ChildRun, Ending
 from pytest_gpukern.revisions.git import AgainstError, Revisions
 from pytest_gpukern.revisions.judging import failure_on_base, measured_once
-from pytest_gpukern.revisions.trees import Ahead, Tree, Trees, Turns
+from pytest_gpukern.revisions.trees import Tree, Trees, Turns, Waiting
 from pytest_gpukern.values.result import Correctness
 
 A = "test_it.py::test_a"
@@ -55,12 +55,12 @@ class Children:
         return run if run.modules else dataclasses.replace(run, modules=(own,))
 
 
-NOBODY_WAITS = Ahead(None, 0, None)
+NOBODY_WAITS = Waiting(None, 0, None)
 NOBODY_WAITS.close()
 
 
-def turns_of(sides, children, tell=[].append, environ=None, ahead=NOBODY_WAITS):
-    return Turns(sides, children, tell, environ or {}, ahead, Path("run"), {A: 0.02, B: 0.02})
+def turns_of(sides, children, tell=[].append, environ=None, waiting=NOBODY_WAITS):
+    return Turns(sides, children, tell, environ or {}, waiting, Path("run"), {A: 0.02, B: 0.02})
 
 
 RAN = ChildRun({A: Ending("passed")}, status=0)
@@ -136,7 +136,7 @@ def started():
 
 def test_the_next_sessions_wait_while_one_measures_and_what_is_not_needed_ends(sides, started):
     counts = []
-    ahead, children = Ahead(started, 2, None), Children(RAN)
+    waiting, children = Waiting(started, 2, None), Children(RAN)
     measure = children.run
 
     def run(*arguments):
@@ -144,7 +144,7 @@ def test_the_next_sessions_wait_while_one_measures_and_what_is_not_needed_ends(s
         return measure(*arguments)
 
     children.run = run
-    turns_of(sides, children, ahead=ahead).take([A], 2, then=(True, False))
+    turns_of(sides, children, waiting=waiting).take([A], 2, then=(True, False))
     assert counts == [2, 3, 4, 5], "two wait, also of those that may follow"
     first, *waited = children.started
     assert first is None
@@ -152,7 +152,7 @@ def test_the_next_sessions_wait_while_one_measures_and_what_is_not_needed_ends(s
     left = [each for each in started if each not in waited]
     assert [each.on_base for each in left] == [True, False]
     assert not any(each.kill.called for each in started)
-    ahead.close()
+    waiting.close()
     assert all(each.kill.called for each in left)
 
 
@@ -163,23 +163,23 @@ def test_sessions_that_wait_import_what_this_process_imports_and_only_that(tmp_p
     importlib.import_module("known_early")
     libraries = ("known_early", "known_late", "known_never")
     monkeypatch.setattr("pytest_gpukern.revisions.trees._LIBRARIES", libraries)
-    ahead = Ahead(started, 2, str)
+    waiting = Waiting(started, 2, str)
     try:
-        ahead.prepare([True])
+        waiting.prepare([True])
         importlib.import_module("other")
         importlib.import_module("known_late")
-        ahead.prepare([True, False])
+        waiting.prepare([True, False])
     finally:
-        ahead.close()
+        waiting.close()
     first, second = ([name for (name,), _ in each.imports.call_args_list] for each in started)
     assert first == second
     assert [name for name in first if not name.startswith("pytest_gpukern.")] == ["known_early", "known_late"]
-    assert ahead not in sys.meta_path
+    assert waiting not in sys.meta_path
 
 
 def test_no_session_waits_any_more_where_one_ended_before_its_turn(sides, started):
     said, children, started.dead = [], Children(RAN), True
-    turns_of(sides, children, ahead=Ahead(started, 1, said.append)).take([A], 2)
+    turns_of(sides, children, waiting=Waiting(started, 1, said.append)).take([A], 2)
     assert children.started == [None] * 4
     assert len(started) == 1
     assert started[0].kill.called
