@@ -1,6 +1,7 @@
 """Checks `--gpukern-sanitize` in whole runs: real child sessions; a fake GPU and compute-sanitizer."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -297,5 +298,5 @@ def test_tests_of_other_plugins_keep_their_fixtures_between_those_that_ran_under
         )
     result = sanitized("memcheck", "-s", "-p", "no:randomly")
     result.assert_outcomes(passed=8)
-    held = [line.lstrip(".") for line in result.outlines if "opened" in line or "closed" in line]
-    assert held == ["opened test_a", "closed test_a", "opened test_b", "closed test_b"]
+    held = re.findall(r"(opened|closed) (test_\w)$", result.stdout.str(), re.MULTILINE)
+    assert held == [("opened", "test_a"), ("closed", "test_a"), ("opened", "test_b"), ("closed", "test_b")]
