@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpukern.session.item import (
-    MEASURED,
     attach,
+    attempt_at,
     begin,
     conclude,
     end_observing,
@@ -239,8 +239,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
     """Ends observing once all fixtures of the test have given back what they hold."""
     __tracebackhide__ = True
-    if MEASURED in item.stash:
-        item.stash[MEASURED].stop_observing()  # before a teardown, which may fail
+    test = attempt_at(item).test
+    if test is not None:
+        test.stop_observing()  # before a teardown, which may fail
     with failing_where_wrong(item):
         outcome = yield
         end_observing(item, nextitem)

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,21 +23,38 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.result import GateFailure, JsonDict
 
 MARKER = "gpu_benchmark"
-MEASURED = pytest.StashKey["MeasuredTest"]()
-NOT_PASSED = pytest.StashKey[bool]()
-"""Set where a phase of a test has failed or was skipped."""
-MISSING_IN_SUBTEST = pytest.StashKey[BaseException]()
-"""What skips a test at its end, of the first subtest that was skipped for what is missing."""
-WAS_INCORRECT = pytest.StashKey[str]()
-"""What was wrong in the last attempt that was, in a line."""
-TAKEN_OVER = pytest.StashKey[Any]()
-"""Measures for a test's `benchmark` fixture; missing if that is pytest-benchmark's alone."""
-CONTEXT = pytest.StashKey[int]()
-"""The CUDA context in which a test's body began, if its module has another test."""
 FIXTURES = frozenset(("gpu_benchmark", "gpu_device", "gpu_synchronize", "gpu_warmup"))
 """Our fixtures: a test that asks for one may use the GPU."""
 _WENT_ON = "the test caught this and went on; use verify(…, expect_failure=True) for an expected failure"
 _ONLY_NUMBA = "Only Numba kernels can be checked without one"
+
+
+@dataclass
+class Attempt:
+    """Holds what has become of one attempt at a test; plugins that rerun failures make several.
+
+    Attributes:
+        test: measures it; None for a test that does not use this plugin.
+        taken_over: measures for its `benchmark` fixture; None if that is pytest-benchmark's alone.
+        passes: whether no phase has failed or was skipped.
+        missing: what skips it at its end, since a subtest needs what is not there.
+        was_incorrect: what was wrong in the last attempt that was wrong, in a line.
+        context: the CUDA context in which its body began, if its module has another test.
+    """
+
+    test: MeasuredTest | None = None
+    taken_over: Any = None
+    passes: bool = True
+    missing: BaseException | None = None
+    was_incorrect: str | None = None
+    context: int | None = None
+
+
+_ATTEMPT = pytest.StashKey[Attempt]()
+
+
+def attempt_at(item: pytest.Item) -> Attempt:
+    return item.stash.setdefault(_ATTEMPT, Attempt())
 
 
 def may_use_gpu(item: pytest.Item) -> bool:
@@ -104,7 +122,7 @@ def timeout_of(item: pytest.Item) -> float | None:
 def new_test(item: pytest.Item) -> MeasuredTest:
     from pytest_gpukern.run.measured_test import MeasuredTest
 
-    item.stash[MEASURED] = test = item.config.stash.get(stash.NEW_TEST, MeasuredTest)(context_of(item))
+    attempt_at(item).test = test = item.config.stash.get(stash.NEW_TEST, MeasuredTest)(context_of(item))
     return test
 
 
@@ -136,7 +154,7 @@ def skip_subtest(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
     """Does the same for the error of a subtest, which ends no test; the test is skipped at its end."""
     if call.excinfo and call.when == "call" and (missing := _what_is_missing(item, call.excinfo.value)):
         call.excinfo = pytest.ExceptionInfo.from_exception(missing.with_traceback(call.excinfo.tb))
-        item.stash.setdefault(MISSING_IN_SUBTEST, missing)
+        attempt_at(item).missing = attempt_at(item).missing or missing
 
 
 def _what_is_missing(item: pytest.Item, error: Any) -> Any:
@@ -182,10 +200,7 @@ def begin(item: pytest.Item) -> None:
         from pytest_gpukern.gpu.live_threads import note_starter  # only in runs that use this plugin
 
         note_starter("")
-    kept: tuple[pytest.StashKey[Any], ...] = (MEASURED, TAKEN_OVER, NOT_PASSED, MISSING_IN_SUBTEST)
-    for key in kept:
-        if key in item.stash:
-            del item.stash[key]
+    item.stash[_ATTEMPT] = Attempt(was_incorrect=attempt_at(item).was_incorrect)
     file, line, name = item.location
     for mark in item.iter_markers(MARKER):
         from pytest_gpukern.values.marker import MarkerOptions  # only in runs that use this plugin
@@ -220,8 +235,9 @@ def failing_where_wrong(item: pytest.Item) -> Iterator[None]:
         if isinstance(error, pytest.exit.Exception):
             item.session.shouldstop = str(error) or "pytest.exit"
     finally:
-        if MEASURED in item.stash and (diagnosis := item.stash[MEASURED].diagnosis) is not None:
-            item.stash[WAS_INCORRECT] = diagnosis.partition("\n")[0]
+        test = attempt_at(item).test
+        if test is not None and test.diagnosis is not None:
+            attempt_at(item).was_incorrect = test.diagnosis.partition("\n")[0]
     if _wrong(item) not in (None, told):
         kept = getattr(item, "_excinfo", None)  # unittest's, which pytest prefers to ours
         if kept and isinstance(kept[0].value, pytest.skip.Exception):
@@ -230,7 +246,8 @@ def failing_where_wrong(item: pytest.Item) -> Iterator[None]:
 
 
 def _wrong(item: pytest.Item) -> str | None:
-    return item.stash[MEASURED].wrong if MEASURED in item.stash else None
+    test = attempt_at(item).test
+    return test.wrong if test is not None else None
 
 
 def _fail_where_context_is_lost(item: pytest.Item, test: MeasuredTest | None) -> None:
@@ -259,7 +276,7 @@ def _failed_on_purpose(test: MeasuredTest | None) -> bool:
 
 def note_context(item: pytest.Item) -> None:
     if stash.ENVIRONMENT in item.config.stash and may_use_gpu(item):
-        item.stash[CONTEXT] = stash.environment_of(item.config).gpu.current_context()
+        attempt_at(item).context = stash.environment_of(item.config).gpu.current_context()
 
 
 def note_lost_context(item: pytest.Item) -> str | None:
@@ -274,7 +291,7 @@ def note_lost_context(item: pytest.Item) -> str | None:
     fault = error = _context_fault(item)
     if error is None:
         # A context from before the body is a fixture's; the next test of the module needs it.
-        of_the_module = CONTEXT in item.stash and item.stash[CONTEXT] == gpu.current_context()
+        of_the_module = attempt_at(item).context == gpu.current_context()
         error = gpu.context_change(another_may_stay=of_the_module or stash.CHILD not in config.stash)
     if error is not None:
         config.stash[stash.LOST] = stash.LostContext(item.nodeid, error, is_fault=fault is not None)
@@ -289,10 +306,11 @@ def _context_fault(item: pytest.Item) -> str | None:
 
 
 def conclude(item: pytest.Item, *, subtest_failed: bool) -> None:
-    test = item.stash.get(MEASURED, None)
+    attempt = attempt_at(item)
+    test = attempt.test
     _fail_where_context_is_lost(item, test)
-    if MISSING_IN_SUBTEST in item.stash and not subtest_failed:
-        raise item.stash[MISSING_IN_SUBTEST]
+    if attempt.missing is not None and not subtest_failed:
+        raise attempt.missing
     if getattr(item, "_excinfo", None):  # unittest keeps to itself why its test did not pass
         return
     if case_of(item) is not None and (test is None or not (test.result or test.rejected)):
@@ -304,20 +322,20 @@ def conclude(item: pytest.Item, *, subtest_failed: bool) -> None:
         return
     if subtest_failed:
         pytest.fail("a subtest failed", pytrace=False)
-    if marked or TAKEN_OVER not in item.stash:  # it may get our fixture by name
+    if marked or attempt.taken_over is None:  # it may get our fixture by name
         test.note_where_never_called()
-    if test.evidence is not None and WAS_INCORRECT in item.stash:
+    if test.evidence is not None and attempt.was_incorrect is not None:
         from pytest_gpukern.values.note import Note
 
-        test.evidence.add_note(Note(f"INCORRECT in an earlier attempt: {item.stash[WAS_INCORRECT]}"))
+        test.evidence.add_note(Note(f"INCORRECT in an earlier attempt: {attempt.was_incorrect}"))
     _fail_by_the_gate(item, test, test.settle())
 
 
 def end_observing(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Notes after a teardown what the test left on the device, and fails it if the gate says so."""
-    if CONTEXT in item.stash and (nextitem is None or nextitem.path != item.path):
-        del item.stash[CONTEXT]
-    test = item.stash.get(MEASURED, None)
+    test = attempt_at(item).test
+    if nextitem is None or nextitem.path != item.path:
+        attempt_at(item).context = None
     if test is not None and test.result is not None:
         test.let_go()
         values = getattr(item, "funcargs", None) or {}  # which pytest drops only once it has reported
@@ -362,12 +380,12 @@ def attach(item: pytest.Item, report: pytest.TestReport, call: pytest.CallInfo[N
     The teardown's report carries how pytest-benchmark lists the test, since fixtures may still add to that,
     and what observers saw. It carries the result again where the teardown fails, or no report has carried it.
     """
-    test = item.stash.get(MEASURED, None)
-    if not report.passed:
-        item.stash[NOT_PASSED] = True
+    attempt = attempt_at(item)
+    test = attempt.test
+    attempt.passes = attempt.passes and report.passed
     if report.when == "teardown":
         fault = note_lost_context(item)
-        if fault is not None and NOT_PASSED not in item.stash and not _failed_on_purpose(test):
+        if fault is not None and attempt.passes and not _failed_on_purpose(test):
             report.outcome = "failed"
             report.longrepr = f"INCORRECT: launch failed: {fault}, found when the test's fixtures had gone"
         if stash.ENVIRONMENT in item.config.stash:
@@ -378,11 +396,13 @@ def attach(item: pytest.Item, report: pytest.TestReport, call: pytest.CallInfo[N
         return
     carries: JsonDict = {"spent_s": ACCOUNT.lap()}
     if report.when == "teardown":
-        taken_over = item.stash.get(TAKEN_OVER, None)
-        carries |= {"listed": taken_over.listed() if taken_over else None, **test.torn_down_to_json()}
+        carries |= {
+            "listed": attempt.taken_over.listed() if attempt.taken_over else None,
+            **test.torn_down_to_json(),
+        }
         if report.failed or not test.sent:  # pytest-retry reports no further attempt in its own words
             carries |= carried(item, test.to_json())
-        del item.stash[MEASURED]  # pytest keeps items to the end of the run
+        attempt.test = attempt.taken_over = None  # pytest keeps items to the end of the run
     elif report.when != "setup" or not report.passed:  # else the test's body adds all there is to tell
         skipped = getattr(call.excinfo and call.excinfo.value, "msg", None)
         carries |= carried(item, test.to_json()) | {"skip_kind": getattr(skipped, "kind", "")}

@@ -18,7 +18,7 @@ from pytest_gpukern.benchmark_interop import pytest_benchmark as interop
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.by_timer import HOST_REMEDY
 from pytest_gpukern.run.call_subject import CallTarget, Loop
-from pytest_gpukern.session.item import MARKER, TAKEN_OVER, new_test
+from pytest_gpukern.session.item import MARKER, attempt_at, new_test
 from pytest_gpukern.session.stash import environment_of, settings_of
 from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable
 from pytest_gpukern.values.note import Note
@@ -142,12 +142,12 @@ def unlist_simulated(item: Any, value: Any) -> None:
 
 def take_over(item: Any, value: Any) -> None:
     """Measures with our timers what `item` hands to `value`, the `benchmark` fixture just made for it."""
-    if not _is_chosen(item) or item.stash.get(TAKEN_OVER, None) or interop.switched_off(item.config):
+    if not _is_chosen(item) or attempt_at(item).taken_over or interop.switched_off(item.config):
         return
     if environment_of(item.config).gpu.device is None and item.get_closest_marker(MARKER) is None:
         return  # without GPU and simulator an unmarked test is not ours
     if interop.is_its_fixture(value):
-        item.stash[TAKEN_OVER] = TakenOver(item, value)
+        attempt_at(item).taken_over = TakenOver(item, value)
 
 
 def is_taken_over(item: pytest.Item) -> bool:
@@ -157,7 +157,7 @@ def is_taken_over(item: pytest.Item) -> bool:
 def warn_if_not_taken_over(item: pytest.Item) -> None:
     """Warns after set-up if a test asks for its `benchmark` to be measured, and that cannot be."""
     value = getattr(item, "funcargs", {}).get("benchmark")  # None under --setup-plan
-    if not _asks(item) or value is None or item.stash.get(TAKEN_OVER, None):
+    if not _asks(item) or value is None or attempt_at(item).taken_over:
         return
     kind = type(value)
     if _uses(item, "gpu_benchmark"):
