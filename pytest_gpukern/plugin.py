@@ -294,17 +294,6 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
         machine_info.update(describe(environment_of(config).gpu.fingerprint))
 
 
-@pytest.hookimpl(wrapper=True, optionalhook=True)
-def pytest_benchmark_group_stats(config: pytest.Config) -> Generator[None, Any, Any]:
-    """Leaves out of pytest-benchmark's table what our report shows."""
-    groups = yield
-    if not measures(config):
-        return groups
-    from pytest_gpukern.benchmark_interop.publishing import left_for_the_table
-
-    return left_for_the_table(groups, config)
-
-
 @pytest.fixture(scope="session")
 def gpu_device(pytestconfig: pytest.Config) -> Device:
     """The GPU of this run: index, name, UUID, compute capability, memory, multiprocessors, L2 bytes.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -54,22 +54,6 @@ def write(report: RunResults, config: pytest.Config) -> None:
     ]
     session.benchmarks.extend(published)
     _refuse_comparisons(session, published)
-
-
-def left_for_the_table(
-    groups: Sequence[tuple[Any, list[JsonDict]]], config: pytest.Config
-) -> Sequence[tuple[Any, list[JsonDict]]]:
-    """Returns the groups of pytest-benchmark's table without our entries, unless an option asks for them.
-
-    Our report shows those already. What pytest-benchmark saves, and its JSON, has all of them.
-    """
-    if _shows_all(config):
-        return groups
-    others = (
-        (name, [entry for entry in entries if "gpukern_schema" not in _ours(entry["extra_info"])])
-        for name, entries in groups
-    )
-    return [(name, entries) for name, entries in others if entries]
 
 
 def _shows_all(config: pytest.Config) -> bool:
