@@ -36,7 +36,6 @@ from pytest_gpukern.session.stash import (
 )
 from pytest_gpukern.values.options import (
     add_options,
-    leave_ini_values_out_of_help,
     measures,
     plugin_requested,
     refuse_misspelt,
@@ -118,7 +117,6 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_gpukern.session.workers import Workers
 
         config.pluginmanager.register(Workers(config), "gpukern-workers")
-    leave_ini_values_out_of_help(config)
 
 
 def _plan(config: pytest.Config) -> Plan | None:

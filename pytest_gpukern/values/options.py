@@ -258,16 +258,6 @@ def add_options(parser: pytest.Parser) -> None:
             parser.addini(option.ini, option.help, type=ini_type, default=[] if several else "")
 
 
-def leave_ini_values_out_of_help(config: pytest.Config) -> None:
-    """Leaves the ini twins out of `pytest --help`, which lists each option already.
-
-    pytest has no public way to hide one, so they are taken out of its table once everybody has read them.
-    """
-    listed = getattr(config._parser, "_inidict", {})
-    for option in OPTIONS if config.getoption("help", False) else ():
-        listed.pop(option.ini, None)
-
-
 def refuse_misspelt(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
     """Raises UsageError for an option or ini value that looks like ours and that nobody has added by now."""
     ours = ["--gpu-benchmark", *(option.cli for option in OPTIONS)]

@@ -98,7 +98,7 @@ def test_no_gpu_asks_nothing_of_a_run_that_only_collects(host, pytester):
     assert not (pytester.path / "run.json").exists()
 
 
-def test_help_shows_the_options_in_groups_by_two_lines_each_and_no_ini_twins(pytester, monkeypatch):
+def test_help_shows_the_options_in_groups_by_two_lines_each(pytester, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     lines = pytester.runpytest_inprocess("--help").outlines
     assert [line[:-1] for line in lines if line[:-1] in GROUPS] == list(GROUPS)
@@ -107,4 +107,3 @@ def test_help_shows_the_options_in_groups_by_two_lines_each_and_no_ini_twins(pyt
         after = next(i for i in range(first + 1, len(lines)) if not lines[i].startswith("     "))
         name_takes_a_line = len(lines[first]) < 24 or "  " not in lines[first].strip()
         assert after - first - name_takes_a_line <= 2, f"{option.cli} takes more than two lines"
-        assert not any(line.strip().startswith(option.ini) for line in lines)
