@@ -15,7 +15,7 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.details import epochs, gpu_trace
 from pytest_gpukern.report.forms import file_content
 from pytest_gpukern.report.recorded import is_baseline, read_all, trends
-from pytest_gpukern.report.run import EmptyReportError, RunResults
+from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.terminal import render
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.form_table import FORMS, suffix_of, suffixes
@@ -85,10 +85,10 @@ def tell(runs: Sequence[RunResults], known: argparse.Namespace) -> int:
     """Tells of runs on the terminal, or in the file that the command line names; returns the status."""
     if known.output is None:
         return _show(runs, known.text)
-    try:
-        content = file_content(known.output, runs)
-    except EmptyReportError as nothing:
-        raise exits.RefusedError(f"{', '.join(run.name for run in runs)}: {nothing}") from nothing
+    content = file_content(known.output, runs)
+    if not content:
+        names = ", ".join(run.name for run in runs)
+        raise exits.RefusedError(f"{names}: no measurement in it: run pytest with --gpu-benchmark")
     write_named(known.output, content, "-o")
     return exits.FINE
 

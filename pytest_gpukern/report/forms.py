@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import pkgutil
@@ -11,18 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpukern.report.run import EmptyReportError, RunResults
+from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.form_table import FORMS, suffix_of
 from pytest_gpukern.values.untrusted_json import FileError
 
 
 def file_content(path: Path, runs: Sequence[RunResults]) -> str | bytes:
-    """Returns what a file holds that tells of runs, in the form that its suffix names.
-
-    Raises:
-        EmptyReportError: it would hold nothing.
-    """
+    """Returns what a file holds that tells of runs, in the form that its suffix names."""
     form = FORMS[suffix_of(path) or ""]
     make: Callable[[object], str | bytes] = pkgutil.resolve_name(form.function)
     return make(runs if form.several else runs[0])
@@ -31,11 +26,8 @@ def file_content(path: Path, runs: Sequence[RunResults]) -> str | bytes:
 def write_forms(report: RunResults, config: pytest.Config, *, in_summary: bool = False) -> RunResults:
     """Makes the forms that apply, and returns the report with its files, and with what went wrong."""
     for path in () if in_summary else report.settings.reports:
-        content: str | bytes = ""  # where there is nothing to tell: a file must not tell of an earlier run
-        with contextlib.suppress(EmptyReportError):
-            content = file_content(path, [report])
-        try:
-            write_named(path, content, "--gpukern-report")
+        try:  # also where there is nothing to tell: a file must not tell of an earlier run
+            write_named(path, file_content(path, [report]), "--gpukern-report")
             report = dataclasses.replace(report, files=(*report.files, path))
         except FileError as error:
             report = dataclasses.replace(report, problems=(*report.problems, str(error)))

@@ -29,10 +29,6 @@ AGAINST = "against "
 """What stands before the short commit of a revision, where a run is compared with one."""
 
 
-class EmptyReportError(Exception):
-    """Says why a form of these runs would hold nothing."""
-
-
 class Skip(NamedTuple):
     """Says which case or test did not run, and why.
 

@@ -14,7 +14,7 @@ class ReportForm(NamedTuple):
 
     Attributes:
         function: `module:name`, imported only where the form is made. That of a file returns the content for
-            `RunResults`, or for a list of them if `several`, and may raise `run.EmptyReportError`. That of
+            `RunResults`, or for a list of them if `several`; nothing where nothing was measured. That of
             another form is given them and pytest's configuration; it raises `FileError` if it cannot write.
         several: whether one file may hold several runs, and baselines.
         fields: of the `RunResults`; the form is made where one of them holds something.

@@ -12,7 +12,7 @@ from made_up_runs import write_run_file
 
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.report.forms import write_forms
-from pytest_gpukern.report.run import EmptyReportError, RunResults, Skip
+from pytest_gpukern.report.run import RunResults, Skip
 from pytest_gpukern.values.form_table import FORMS, ReportForm, suffix_of
 from pytest_gpukern.values.settings import Settings
 from pytest_gpukern.values.untrusted_json import FileError
@@ -22,8 +22,6 @@ RESULTS = (result("cupy.exp"), result("numba.exp"))
 
 def lines(runs):
     """A form of our own: the id of each case, a line each."""
-    if not any(run.results for run in runs):
-        raise EmptyReportError("no case")
     return "\n".join(each.case.id for run in runs for each in run.results)
 
 
