@@ -6,11 +6,9 @@ Each of the three commands is a section of its own. How cases are found comes la
 from __future__ import annotations
 
 import argparse
-import difflib
 import fnmatch
 import operator
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -20,14 +18,14 @@ from msgspec import structs
 
 from pytest_gpukern.baseline.codec import load_sides
 from pytest_gpukern.baseline.merge import WriteReport, sessions_to_record
-from pytest_gpukern.baseline.record import Epoch, Record
+from pytest_gpukern.baseline.record import Epoch
 from pytest_gpukern.baseline.store import CODE, Store, begins_with, load, rewrite, unfit, unite
 from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.report import report_files
-from pytest_gpukern.gate.change import SESSIONS_TO_GATE
 from pytest_gpukern.report import units
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.grouping import grouped
+from pytest_gpukern.values.nearest import did_you_mean
 from pytest_gpukern.values.options import SettingsError
 from pytest_gpukern.values.result import Result
 from pytest_gpukern.values.settings import parse_reason
@@ -72,19 +70,9 @@ def _prune(known: argparse.Namespace) -> int:
 
     before = load(known.file)
     after = change(before) if known.dry_run else rewrite(known.file, change)
-    gone = {name: _held(before.cases[name]) for name in sorted(before.cases.keys() - after.cases.keys())}
     verb = "would remove" if known.dry_run else "removed"
-    exits.show(f"{verb} {name}: {what}" for name, what in gone.items())
+    exits.show(f"{verb} {name}" for name in sorted(before.cases.keys() - after.cases.keys()))
     return exits.FINE
-
-
-def _held(record: object) -> str:
-    """Returns `2 epochs, 10 sessions, the newest of 2026-11-20`, or that it is machine code."""
-    if not isinstance(record, Record):
-        return "machine code"
-    moments = [session.recorded for session in record.sessions]
-    epochs, sessions = units.counted(len(record.epochs), "epoch"), units.counted(len(moments), "session")
-    return f"{epochs}, {sessions}, the newest of {max(moments)[:10]}"
 
 
 # --- rename ---------------------------------------------------------------------------------------
@@ -135,7 +123,7 @@ def _rename(known: argparse.Namespace) -> int:
         rewrite(file, operator.methodcaller("renaming", names))
     verb = "would rename" if known.dry_run else "renamed"
     for file, names in moves.items():
-        exits.show(f"{verb} {name} to {names[name]}: {_held(held[file][name])} ({file})" for name in names)
+        exits.show(f"{verb} {name} to {names[name]} ({file})" for name in names)
     return exits.FINE
 
 
@@ -188,7 +176,7 @@ def _merge(known: argparse.Namespace) -> int:
             is_fit = unfit(result) is None
             accepted += sessions_to_record(result, run_file.sessions_of(result)) if is_fit else [result]
     report = _record(accepted, run_file.created, known)
-    exits.show(_merged_lines(report, accepted))
+    exits.show(_done_lines(report))
     for problem in report.errors:
         exits.complain("baseline merge", problem)
     for refusal in report.refused:
@@ -270,20 +258,6 @@ def _done_lines(report: WriteReport) -> list[str]:
     return lines or ["nothing was recorded"]
 
 
-def _merged_lines(report: WriteReport, accepted: Sequence[Result]) -> list[str]:
-    lines = _done_lines(report)
-    sessions = Counter(result.case.id for result in accepted)
-    few = [case_id for case_id in (*report.added, *report.updated) if sessions[case_id] < SESSIONS_TO_GATE]
-    if few:
-        which = "it has" if len(few) == 1 else f"{len(few)} cases have"
-        lines.append(
-            f"{which} fewer than the {SESSIONS_TO_GATE} sessions from which on the gate fails a test: add "
-            "some with pytest --gpu-benchmark --gpukern-baseline=append on that device, or merge later "
-            "runs with --append"
-        )
-    return lines
-
-
 # --- finding cases that a command line names -------------------------------------------------------
 
 
@@ -302,8 +276,4 @@ def matching(ids: Iterable[str], patterns: Sequence[str]) -> list[str]:
 
 
 def _unknown(pattern: str, known: Sequence[str]) -> exits.RefusedError:
-    close = difflib.get_close_matches(pattern, known, n=3, cutoff=0.5)
-    close = close or [name for name in known if pattern.strip("*") in name][:3]
-    example = f"for example {known[0]}" if known else "there are none"
-    near = f"near it: {', '.join(close)}" if close else example
-    return exits.RefusedError(f"no case {pattern!r} among {len(known)}; {near}")
+    return exits.RefusedError(f"no case {pattern!r} among {len(known)}{did_you_mean(pattern, known)}")

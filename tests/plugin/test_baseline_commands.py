@@ -3,7 +3,6 @@
 import dataclasses
 import fnmatch
 import json
-import re
 import subprocess
 from datetime import UTC, datetime
 
@@ -95,13 +94,12 @@ def test_prune_removes_cases_by_name_or_pattern_and_with_the_last_one_the_file(g
     before = file.read_bytes()
     status, _, complaints = gpukern("baseline", "prune", file, "--case", FIRST, "doubling/numba.secnd/n=8")
     assert status == 1
-    assert f"no case 'doubling/numba.secnd/n=8' among 2; near it: {SECOND}" in complaints
+    assert f"no case 'doubling/numba.secnd/n=8' among 2; did you mean '{SECOND}'?" in complaints
     chosen = ("baseline", "prune", file, "--case", "*.second/*")
     status, listed, _ = gpukern(*chosen, "--dry-run")
-    held = re.fullmatch(rf"would remove {SECOND}: (1 epoch, 1 session, the newest of 20.{{8}})\n", listed)
-    assert (status, bool(held)) == (0, True)
+    assert (status, listed) == (0, f"would remove {SECOND}\n")
     assert file.read_bytes() == before
-    assert gpukern(*chosen)[:2] == (0, f"removed {SECOND}: {held[1]}\n")
+    assert gpukern(*chosen)[:2] == (0, f"removed {SECOND}\n")
     assert load(file).cases.keys() == {FIRST}
     assert gpukern("baseline", "prune", file, "--case", "*")[0] == 0
     assert list(file.parent.iterdir()) == []
@@ -146,8 +144,8 @@ def test_records_are_renamed_with_all_that_they_hold(gpukern, file, old, new, la
             SECOND,
             f"'{SECOND}' is on record already. Keep one of both: gpukern baseline prune baselines/",
         ),
-        ("doubling/numba.frist/n=8", SECOND, f"no case 'doubling/numba.frist/n=8' among 2; near it: {FIRST}"),
-        ("doubling/numba.fir", "doubling/numba.one", "no case 'doubling/numba.fir' among 2; near it: "),
+        ("doubling/numba.frist/n=8", SECOND, "no case 'doubling/numba.frist/n=8' among 2; did you mean "),
+        ("doubling/numba.fir", "doubling/numba.one", "no case 'doubling/numba.fir' among 2; did you mean "),
         ("doubling", "twice", "'twice' has another file than 'doubling': records move within a problem"),
         (FIRST, "", "'' is no id of a case"),
         ("doubling/numba.first", "doubling/numba.second", f"'{SECOND}' is on record already"),
@@ -171,9 +169,7 @@ def test_an_intended_slowdown_is_accepted_from_a_run_file_once(slower_run, gpuke
     append = ("baseline", "merge", slower_run, "--append")
     status, shown, complaints = gpukern(*accept(slower_run, "--accept", FIRST))
     assert (status, complaints) == (0, "")
-    wrote, opened, lacks = shown.splitlines()
-    assert (wrote, opened) == (f"wrote {file}", f"new epoch of: {FIRST}")
-    assert lacks.startswith("it has fewer than the 3 sessions from which on the gate fails a test: add some")
+    assert shown.splitlines() == [f"wrote {file}", f"new epoch of: {FIRST}"]
     assert [epoch.reason for epoch in epochs(file)] == [None, "exact now"]
     created = json.loads(slower_run.read_text())["created"][:19]
     assert epochs(file)[1].sessions[0].recorded == f"{created}Z"
@@ -384,11 +380,11 @@ def test_records_go_where_they_are_told_to(slower_run, gpukern, files, monkeypat
     assert len(load(files / "elsewhere" / "records" / "doubling.fake-gpu.json").cases) == 2
 
 
-def test_an_unknown_case_is_refused_with_those_near_it(slower_run, gpukern, file):
+def test_an_unknown_case_is_refused_with_the_nearest(slower_run, gpukern, file):
     before = file.read_bytes()
     status, _, complaints = gpukern(*accept(slower_run, "--accept", SECOND, "doubling/numba.frist/n=8"))
     assert status == 1
-    assert f"no case 'doubling/numba.frist/n=8' among 2; near it: {FIRST}" in complaints
+    assert f"no case 'doubling/numba.frist/n=8' among 2; did you mean '{FIRST}'?" in complaints
     assert file.read_bytes() == before
 
 
