@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,6 @@ _SHAPE_RECORDS = ("all", "device", "timer", "cache", "scope", "backend", "size",
 _MOST_FILES = 4
 SHOWN = 3
 """Cases that a command names."""
-_MOST_ACCEPTED = 10
 
 
 def record_lines(report: RunResults, config: pytest.Config) -> list[str | NextStep]:
@@ -73,19 +72,11 @@ def _to_create(report: RunResults, config: pytest.Config) -> str | NextStep:
     if all(FOLDER in path.parents for path in paths):  # records there would go with the next installation
         elsewhere = [] if config.getoption("gpukern_baseline_dir") else ["--gpukern-baseline-dir=FOLDER"]
         command = ["gpukern", "validate", "--gpukern-baseline=create", *elsewhere, *report.shaping]
-    label = "; ".join(filter(None, (missing, f"{_new_in_words(report, new)}; to record")))
+    kinds = [verdict.kind for result in new for verdict in result.verdicts.values()]
+    many = f"{units.counted(kinds.count(VerdictKind.NEW), 'time')} of {units.counted(len(new), 'case')} new"
+    what = "nothing is on record yet" if report.nothing_recorded else many
+    label = "; ".join(filter(None, (missing, f"{what}; to record")))
     return NextStep(label, shlex.join(command))
-
-
-def _new_in_words(report: RunResults, new: Sequence[Result]) -> str:
-    if report.nothing_recorded:
-        return "nothing is on record yet"
-    kinds = [[verdict.kind for verdict in result.verdicts.values()] for result in new]
-    partly = sum(set(of) != {VerdictKind.NEW} for of in kinds)
-    if not partly:
-        return f"{_are(new)} new"
-    times = units.counted(sum(of.count(VerdictKind.NEW) for of in kinds), "new time")
-    return f"{times} of {units.counted(len(new), 'case')}, of which {partly} have another on record"
 
 
 def _to_accept(report: RunResults, config: pytest.Config) -> str | NextStep:
@@ -211,26 +202,12 @@ def _written(report: WriteReport, results: Sequence[Result]) -> list[str]:
     if busy:
         again = "record again while it is idle"
         lines.append(f"recorded while other programs used the host: {_which(busy)}; {again}")
-    lines += _accepted(results, set(report.updated))
     reasons = grouped((refusal.reason.partition("\n")[0], refusal.case_id) for refusal in report.refused)
     return lines + [f"not recorded: {reason} ({_which(cases)})" for reason, cases in reasons.items()]
 
 
 def _was_busy(result: Result) -> bool:
     return any((time.seen(LOAD, OTHERS_SHARE) or 0.0) >= BUSY_HOST for time in result.measurements)
-
-
-def _accepted(results: Sequence[Result], updated: Collection[str]) -> list[str]:
-    """Returns a line about each case whose new epoch is slower than its last one."""
-    lines = [
-        f"recorded as a new epoch though SLOWER ({key}): {result.case.id}: {verdict.reason}"
-        for result in results
-        if result.case.id in updated
-        for key, verdict in result.verdicts.items()
-        if verdict.kind is VerdictKind.SLOWER
-    ]
-    more = len(lines) - _MOST_ACCEPTED
-    return [*lines[:_MOST_ACCEPTED], f"and {more} more that are slower"] if more > 0 else lines
 
 
 def some_of(ids: Sequence[str]) -> str:

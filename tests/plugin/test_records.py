@@ -328,7 +328,7 @@ def test_of_many_files_the_arguments_are_told(gpu, pytester):
 
 def test_a_new_time_of_a_recorded_case_is_no_new_case(gpu):
     gpu("--gpukern-scope=kernel", "--gpukern-baseline=create")
-    told = "gpukern: 2 new times of 2 cases, of which 2 have another on record; to record: *"
+    told = "gpukern: 2 times of 2 cases new; to record: *"
     gpu("--gpukern-scope=kernel,end_to_end").stdout.fnmatch_lines([told])
 
 
