@@ -35,13 +35,11 @@ class RefusedError(Exception):
 
 _WIDTH = 120
 """The width of text in a file or a pipe; a terminal has its own."""
-UNLIMITED = 10_000
-"""The width of tables there that are read sideways."""
 
 
-def width(elsewhere: int = _WIDTH) -> int:
-    """Returns the width of the terminal in columns; COLUMNS, or `elsewhere`, in a file or a pipe."""
-    return shutil.get_terminal_size((elsewhere, 24)).columns
+def width() -> int:
+    """Returns the width of the terminal in columns; COLUMNS, or 120, in a file or a pipe."""
+    return shutil.get_terminal_size((_WIDTH, 24)).columns
 
 
 def add_write_in_ci(parser: argparse.ArgumentParser, *, dry_run: str = "") -> None:

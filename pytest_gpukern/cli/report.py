@@ -134,7 +134,7 @@ def _show(runs: Sequence[RunResults], text: str | None) -> int:
     for run in runs:
         lines = render(run, width=exits.width(), verbose=text is not None, details=_DETAILS)
         if text is not None:
-            lines += gpu_trace(run.results, exits.width(exits.UNLIMITED))
+            lines += gpu_trace(run.results)
             records = filter(None, (run.history.get(of.nodeid) for of in run.results))
             lines += [line for record in records for line in epochs(record)]
         if not lines:

@@ -15,7 +15,7 @@ from pytest_gpukern.findings.explain import dimensions
 from pytest_gpukern.gpu.kernel_facts import fitted
 from pytest_gpukern.measure.observers import OBSERVERS, Figure, ObserverRow
 from pytest_gpukern.report import units
-from pytest_gpukern.report.layout import GAP, Column, Line, hint_at, table, wrapped
+from pytest_gpukern.report.layout import GAP, NARROWEST, Column, Line, table, wrapped
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import (
     Correctness,
@@ -24,7 +24,6 @@ from pytest_gpukern.values.result import (
     KernelFacts,
     Measurement,
     Result,
-    Trace,
     Value,
 )
 from pytest_gpukern.values.timer_table import timer_row
@@ -32,7 +31,6 @@ from pytest_gpukern.values.timer_table import timer_row
 _UNKNOWN = ObserverRow("")
 _BITS = {"bitwise": "the same bits in every launch", "tolerant": "bits that differ between launches"}
 _INDENT = "  "
-_SHORTEST_NAME = 24
 _OVERLAP = 1.01
 """Work that adds up to more than its span, clocks' steps aside, ran at the same time."""
 _IDLE = 0.005
@@ -41,14 +39,8 @@ _SEEN_BY = "cupti"
 """The timer that tells what the device does in a call that the host times."""
 WORK_TITLES = ("Time(%)", "Time", "Calls", "Avg", "Size", "Throughput")
 _TRACE_DIGITS = 5
-_LEFT_OUT_FIRST = (
-    *("Context", "Device", "DstMemType", "SrcMemType", "DSMem", "SSMem", "Regs", "Stream"),
-    *("Throughput", "Size", "Block Size", "Grid Size"),
-)
-_TRACE_LEGEND = (
-    "Regs: registers of a thread. SSMem and DSMem: static and dynamic shared memory of a block.",
-    "SrcMemType and DstMemType: kinds of memory that a copy reads and writes; a memset has only the first.",
-)
+_UNLIMITED = 10_000
+"""Width of a trace, which is read sideways."""
 LAUNCH_TITLES = ("Grid Size", "Block Size", "Regs", "Shared", "Local", "Occupancy", "limited by", "code")
 
 
@@ -144,8 +136,8 @@ def _breakdown_lines(result: Result, work: Breakdown, width: int) -> list[Line]:
     columns = [Column(title, texts, numeric=True) for title, texts in zip(WORK_TITLES, cells, strict=True)]
     columns = [column for column in columns if any(column.cells)]
     room = width - len(_INDENT) - sum(column.width + len(GAP) for column in columns)
-    names = tuple(fitted(line.name, max(room, _SHORTEST_NAME)) for line in work.lines)
-    columns.append(Column("Name", names, narrowest=_SHORTEST_NAME))
+    names = tuple(fitted(line.name, max(room, NARROWEST)) for line in work.lines)
+    columns.append(Column("Name", names, shortens=True))
     (header, *rows), _ = table(columns, width, indent=_INDENT)
     lines = [*wrapped(f"{result.case.id} · {work.title}", width, markup={"bold": True}), Line(header)]
     for row, entry in zip(rows, work.lines, strict=True):
@@ -248,34 +240,20 @@ def observed_lines(results: Sequence[Result], *, width: int) -> list[Line]:
     return [*lines, Line("")] if lines else []
 
 
-def gpu_trace(results: Iterable[Result], width: int) -> list[Line]:
-    """Returns a table for each case that has a trace, and what its columns mean; nothing if none has one."""
-    lines, left_out = list[Line](), list[str]()
+def gpu_trace(results: Iterable[Result]) -> list[Line]:
+    """Returns a table for each case that has a trace, as wide as it is."""
+    lines = list[Line]()
     for result in results:
         if result.trace is not None:
-            rows, omitted = _trace_rows(result, result.trace, width)
-            left_out += omitted
-            lines += wrapped(f"{result.case.id} · {result.trace.scope}", width, markup={"bold": True})
-            lines += [*map(Line, rows), Line("")]
-    legend = (line for text in _TRACE_LEGEND for line in wrapped(text, width))
-    return [*lines, *hint_at(left_out, width), *legend] if lines else []
-
-
-def _trace_rows(result: Result, trace: Trace, width: int) -> tuple[list[str], list[str]]:
-    if not trace.activities:
-        return ["  the device did nothing"], []
-    cells = [_cells_of(activity, result) for activity in trace.activities]
-    columns = [
-        Column(
-            title,
-            tuple(row[title] for row in cells),
-            numeric=title != "Name",
-            narrowest=_SHORTEST_NAME if title == "Name" else None,
-            dispensable=_LEFT_OUT_FIRST.index(title) if title in _LEFT_OUT_FIRST else None,
-        )
-        for title in cells[0]
-    ]
-    return table(columns, width)
+            rows = [_cells_of(activity, result) for activity in result.trace.activities]
+            columns = [
+                Column(title, tuple(row[title] for row in rows), numeric=title != "Name")
+                for title in (rows[0] if rows else ())
+            ]
+            texts = table(columns, _UNLIMITED)[0] if rows else ["  the device did nothing"]
+            heading = Line(f"{result.case.id} · {result.trace.scope}", {"bold": True})
+            lines += [heading, *map(Line, texts), Line("")]
+    return lines
 
 
 def _cells_of(activity: DeviceActivity, result: Result) -> dict[str, str]:

@@ -281,19 +281,18 @@ class TimeColumn(NamedTuple):
     title: str
     text: Callable[[ResultRow], str]
     numeric: bool = True
-    narrowest: int | None = None
+    shortens: bool = False
     dispensable: int | None = None
 
 
 COLUMNS = {
     "variant": TimeColumn(
-        "variant", lambda row: row.result.case.label if row.first else "", numeric=False, narrowest=1
+        "variant", lambda row: row.result.case.label if row.first else "", numeric=False, shortens=True
     ),
     "size": TimeColumn(
         "size",
         lambda row: f"{row.own_size} {chosen_text(row.result)}".strip() if row.first else "",
         numeric=False,
-        narrowest=1,
     ),
     "first_call": TimeColumn("first call", _first_call_text, dispensable=0),
     "time": TimeColumn("time", _time_text),

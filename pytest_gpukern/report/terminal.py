@@ -262,7 +262,7 @@ def _columns(rows: Sequence[ResultRow], timings: Sequence[Timing]) -> list[Colum
         if name == "time":
             title += " " * broadest
             cells = tuple(cell + mark.ljust(broadest) for cell, mark in zip(cells, marks, strict=True))
-        columns.append(Column(title, cells, of.numeric, of.narrowest, of.dispensable))
+        columns.append(Column(title, cells, of.numeric, of.shortens, of.dispensable))
     return columns
 
 

@@ -79,7 +79,7 @@ def told_at_length(path):
     for width in (160, 80):
         lines = render(run, width=width, verbose=True)
         yield f"terminal, -v, {width} columns", "\n".join(map(coloured, lines))
-        yield f"trace, {width} columns", "\n".join(line.text for line in gpu_trace(run.results, width))
+    yield "trace", "\n".join(line.text for line in gpu_trace(run.results))
     yield "table", file_content(Path("run.csv"), [run])
     yield "JUnit", "\n".join(f"{name} = {value}" for of in run.results for name, value in junit_of(run, of))
     for name, value in shown_on_the_page(run).items():
