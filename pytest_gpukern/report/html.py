@@ -55,8 +55,8 @@ from pytest_gpukern.report.rows import COLUMNS, COPY, FMA, ResultRow, chosen_tex
 from pytest_gpukern.report.run import NextStep, RunResults
 from pytest_gpukern.report.summary import (
     false_alarms,
-    needs_a_reader,
     problems_of,
+    remarks_on,
     skip_texts,
     time_spent,
     totals,
@@ -207,7 +207,7 @@ class _RunData:
     def json(self) -> JsonDict:
         run = self.run
         by_result = grouped((id(row.result), row) for row in self.rows)
-        remarks = needs_a_reader(self.rows)
+        remarks = remarks_on(self.rows)
         since = *map(str.strip, run.heading), *run.since_record, false_alarms(run.results), time_spent(run)
         failed = cards(run)
         return {

@@ -179,12 +179,6 @@ class ResultRow:
     def own_size(self) -> str:
         return own_size(self.result.case.sizes, self.shared)
 
-    @property
-    def label(self) -> str:
-        """How a footnote refers to the row."""
-        scope = self.measurement.scope if self.measurement else ""
-        return " ".join(filter(None, (self.result.case.label, self.own_size, scope)))
-
     @functools.cached_property
     def shares(self) -> Mapping[str, float]:
         """Ceiling → the share of it that the time reaches."""

@@ -63,16 +63,16 @@ def problems_of(run: RunResults) -> list[ProblemTable]:
     return problems
 
 
-def needs_a_reader(rows: Iterable[ResultRow]) -> dict[str, list[Remark]]:
+def remarks_on(rows: Iterable[ResultRow], *, quiet: bool = False) -> dict[str, list[Remark]]:
     """Returns kind → the verdicts, findings and notes that need a reader, each once, large changes first.
 
-    What somebody must act on comes first, and what is merely good to know last.
+    What somebody must act on comes first, and what is merely good to know last: `quiet` ones, if asked for.
     """
     having = grouped(
         ((footnote.kind, footnote.text), (footnote, row.result))
         for row in rows
         for footnote in dict.fromkeys(row.footnotes)
-        if not footnote.quiet
+        if quiet or not footnote.quiet
     )
     remarks = list[Remark]()
     for pairs in having.values():

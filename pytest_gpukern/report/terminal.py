@@ -20,8 +20,8 @@ from pytest_gpukern.report.summary import (
     ProblemTable,
     Remark,
     false_alarms,
-    needs_a_reader,
     problems_of,
+    remarks_on,
     skip_texts,
     time_spent,
     totals,
@@ -34,12 +34,12 @@ from pytest_gpukern.values.verdict_table import FAILED
 
 _MOST_ROWS = 20
 """Rows that are shown without `-v`."""
-_MOST_LINES, _COMMANDS = 20, 3
-"""Lines of the summary, and those of them that are left for commands."""
 _SHORT_S = 20.0
 """Nobody asks where the time of a shorter run went."""
 _MOST_TOLD, _MOST_CARDS = 5, 10
-"""Findings or notes of a kind, and failures, that are told without `-v`."""
+"""Findings or notes of a kind, and failures or kinds of reasons to skip, that are told without `-v`."""
+_FEW_REASONS = 3
+"""Reasons to skip that are told with ids without `-v`."""
 _LABEL, _KIND = 10, 12
 """Width of what stands before a line of a failure, and before other lines."""
 _LINES_OF_A_DIAGNOSIS = 2
@@ -93,14 +93,13 @@ def _told_of(run: RunResults, width: int, verbose: bool, details: str, *, told_a
         lines += _tables(problems, width, verbose=verbose)
     spent = time_spent(run) if (run.duration_s or 0.0) > _SHORT_S else ""
     texts = [*run.since_record, false_alarms(run.results), spent]
-    below = [] if verbose else _others(run, width, details)
-    for kind, remarks in needs_a_reader(rows).items():
+    lines += [] if verbose else _others(run, width, details)
+    for kind, remarks in remarks_on(rows, quiet=verbose).items():
         if verbose or not kind:
-            below += _remarks(kind, remarks, width, None if verbose else details)
-    below += [line for text in texts for line in wrapped(text, width)]
-    last = Line(f"gpukern: {totals(run)}", _BOLD)
-    room = None if verbose else max(1, _MOST_LINES - _COMMANDS - len(below))
-    return [*lines, *below, *skip_lines(run.skips, width=width, room=room, details=details), last]
+            lines += _remarks(kind, remarks, width, None if verbose else details)
+    lines += [line for text in texts for line in wrapped(text, width)]
+    lines += skip_lines(run.skips, width, None if verbose else details)
+    return [*lines, Line(f"gpukern: {totals(run)}", _BOLD)]
 
 
 def _conclusion(run: RunResults, failed: Sequence[FailureCard], width: int) -> list[Line]:
@@ -170,12 +169,12 @@ def _remarks(kind: str, remarks: Sequence[Remark], width: int, details: str | No
 def _tables(problems: Iterable[ProblemTable], width: int, *, verbose: bool) -> list[Line]:
     """Returns a table a problem, each followed by an empty line.
 
-    Where `verbose`, quiet footnotes, what was checked, what the device did in each case, as far as a timer
-    saw it, and what observers saw follow.
+    Where `verbose`, what was checked, what the device did in each case, as far as a timer saw it, and what
+    observers saw follow.
     """
     lines, left_out = list[Line](), list[str]()
     for problem in problems:
-        lines += _table(problem, width, left_out, verbose=verbose)
+        lines += _table(problem, width, left_out)
         if verbose:
             lines += checks(problem.results, width=width)
             for result in problem.results:
@@ -185,32 +184,18 @@ def _tables(problems: Iterable[ProblemTable], width: int, *, verbose: bool) -> l
     return [*lines, *hint, Line("")] if hint else lines
 
 
-def skip_lines(
-    skips: Sequence[Skip], *, width: int, room: int | None = None, details: str = "-v"
-) -> list[Line]:
-    """Returns a line a distinct reason.
-
-    Where that takes more than `room` lines, reasons that begin alike share one without ids, and the rarest
-    are counted.
-    """
-    lines = [line for text in skip_texts(skips) for line in wrapped(text, width)]
-    if room is None or len(lines) <= room:
-        return lines
-    counts = Counter(skip.kind or why(skip) for skip in skips).most_common()
-    lines = []
-    for number, (kind, count) in enumerate(counts):
-        reasons = {why(skip) for skip in skips if (skip.kind or why(skip)) == kind}
-        reason = f"{kind} ({len(reasons)} reasons)" if len(reasons) > 1 else reasons.pop()
-        wrapped_line, rest = wrapped(f"{count} skipped: {reason}", width), counts[number:]
-        if len(lines) + len(wrapped_line) > room - (len(rest) > 1):
-            others = f"{len(rest)} {'other ' * bool(lines)}reason{'s' * (len(rest) > 1)}"
-            left = sum(count for _, count in rest)
-            return [*lines, Line(f"{left} skipped for {others}; {details} tells each")]
-        lines += wrapped_line
-    return lines
+def skip_lines(skips: Sequence[Skip], width: int, details: str | None) -> list[Line]:
+    """Returns a line a distinct reason; of many, the commonest kinds where `details` tells each."""
+    texts = skip_texts(skips)
+    if details is not None and len(texts) > _FEW_REASONS:
+        kinds = Counter(skip.kind or why(skip) for skip in skips).most_common()
+        texts = [f"{count} skipped: {kind}" for kind, count in kinds[:_MOST_CARDS]]
+        if more := sum(count for _, count in kinds[_MOST_CARDS:]):
+            texts.append(f"{more} skipped for other reasons; {details} tells each")
+    return [line for text in texts for line in wrapped(text, width)]
 
 
-def _table(problem: ProblemTable, width: int, left_out: list[str], *, verbose: bool) -> list[Line]:
+def _table(problem: ProblemTable, width: int, left_out: list[str]) -> list[Line]:
     rows, timings = problem.rows, _timings(problem.rows)
     parts = [problem.name, sizes_text(problem.shared), *map(_timing_words, timings[:1])]
     against = dict.fromkeys(r.speedup_against for r in problem.results if r.speedup_against)
@@ -229,7 +214,6 @@ def _table(problem: ProblemTable, width: int, left_out: list[str], *, verbose: b
         ),
         *wrapped(legend, width, indent=_INDENT),
         *_fixed_costs(rows, width),
-        *(_footnotes(rows, width) if verbose else ()),
         Line(""),
     ]
 
@@ -276,16 +260,3 @@ def _fixed_costs(rows: list[ResultRow], width: int) -> list[Line]:
         for timer, ns in costs.items()
     )
     return [line for text in texts for line in wrapped(text, width, indent=_INDENT)]
-
-
-def _footnotes(rows: list[ResultRow], width: int) -> list[Line]:
-    """Writes the quiet footnotes of rows; rows with the same ones share a line."""
-    subjects = grouped(
-        (footnote, row.label) for row in rows for footnote in dict.fromkeys(row.footnotes) if footnote.quiet
-    )
-    lines = []
-    for footnote, labels in subjects.items():
-        who = labels[0] if len(labels) == 1 else f"{len(labels)} rows"
-        text = ": ".join(filter(None, (who, footnote.kind, footnote.text)))
-        lines += wrapped(text, width, indent=_INDENT, markup=markup_of(footnote.kind))
-    return lines

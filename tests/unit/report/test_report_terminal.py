@@ -23,11 +23,12 @@ SKIPS = [
 ]
 
 
-def test_every_skip_is_counted_once_however_little_room_there_is():
-    for room in range(1, 30):
-        lines = [line.text for line in skip_lines(SKIPS, width=80, room=room)]
-        assert len(lines) <= room
+def test_every_skip_is_counted_once_and_the_rarest_reasons_are_told_at_length():
+    for details, most in (("-v", 11), (None, 24 * 4)):
+        lines = [line.text for line in skip_lines(SKIPS, 80, details)]
+        assert len(lines) <= most
         assert sum(int(found[1]) for found in map(re.compile(r"(\d+) skipped").match, lines) if found) == 95
+    assert skip_lines(SKIPS[:1], 80, "-v")[0].text == "1 skipped: pycuda is not installed (a/numba.v0/n=1)"
 
 
 def test_the_report_ends_with_the_last_line_and_a_run_without_anything_has_none():
