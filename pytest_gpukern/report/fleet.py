@@ -20,7 +20,8 @@ from pytest_gpukern.report.layout import Column, table, wrapped
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.untrusted_json import FileError, bounded, printable
 
-_MOST_LINES = 30
+_MOST_OF_A_KIND = 5
+"""Findings that the terminal tells."""
 _MOST_IN_TABLE = 8
 _LONGEST_TEXT = 300
 _ONE_OF_TWO = "Two cards do not tell which of them is off: no physical cause says it"
@@ -253,27 +254,17 @@ def _of_change(change: FleetChange) -> Iterator[str]:
 
 
 def terminal(report: FleetReport, width: int) -> list[str]:
-    """Returns at most 30 lines: the verdict, findings of every kind, and what to know about the method."""
+    """Returns the verdict, the first findings of every kind, and what to know about the method."""
     lines = _wrapped((bounded(text, _LONGEST_TEXT) for text in report.verdict), width)
-    closing = [line for note in report.notes for line in _wrapped([bounded(note, _LONGEST_TEXT)], width)]
-    room = _MOST_LINES - len(lines) - len(closing)
     if len(report.found.cards) <= _MOST_IN_TABLE:
         for model in report.found.models:
             lines += [*_tables(model, width, report.found.failed), ""]
-    by_kind = grouped((row.kind, row) for row in report.rows)
-    for number, (kind, of_kind) in enumerate(by_kind.items()):
-        share, shown = room - 3 * (len(by_kind) - number - 1), list[str]()
-        parts = [_lines_of(row, width) for row in of_kind[:_MOST_LINES]]
-        if sum(map(len, parts)) > share:  # what is wrong with each comes before what to do about it
-            parts[1:] = [_lines_of(row._replace(remedies=()), width) for row in of_kind[1:_MOST_LINES]]
-        for place, part in enumerate(parts):
-            if len(shown) + len(part) > share - (place + 1 < len(of_kind)):
-                shown.append(f"and {len(of_kind) - place} more {kind}: -o fleet.html has all")
-                break
-            shown += part
-        room -= len(shown)
-        lines += shown
-    return [*lines, *closing]
+    for kind, rows in grouped((row.kind, row) for row in report.rows).items():
+        for row in rows[:_MOST_OF_A_KIND]:
+            lines += _lines_of(row, width)
+        more = len(rows) - _MOST_OF_A_KIND
+        lines += [f"and {more} more {kind}: -o fleet.html has all"] if more > 0 else []
+    return lines + _wrapped((bounded(note, _LONGEST_TEXT) for note in report.notes), width)
 
 
 def _wrapped(texts: Iterable[str], width: int, indent: str = "") -> list[str]:

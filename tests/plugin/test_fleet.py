@@ -248,7 +248,7 @@ def figures_in(folder, content, host=""):
     return figures_of(read_run(file), host)
 
 
-def test_thirty_lines_are_enough_for_a_thousand_cards(tmp_path):
+def test_a_screen_is_enough_for_a_thousand_cards(tmp_path):
     """Each card is another finding."""
     (of,) = figures_in(tmp_path, RUN_OF_SHORT)
     cards = (replace(of.card, uuid=f"GPU-{card}", host=f"node{card}") for card in range(1000))
