@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -13,9 +12,9 @@ from pytest_gpukern.report.conclusion import FailureCard, Others, cards, context
 from pytest_gpukern.report.layout import tied
 from pytest_gpukern.report.records import accept
 from pytest_gpukern.report.run import RunResults
-from pytest_gpukern.report.summary import outcomes
+from pytest_gpukern.report.summary import totals
 from pytest_gpukern.values.untrusted_json import bounded, printable
-from pytest_gpukern.values.verdict_table import STATES, VerdictKind, severity
+from pytest_gpukern.values.verdict_table import STATES
 
 MARKER = "<!-- gpukern -->"
 """The first line of a comment, by which a workflow finds the one that it wrote before."""
@@ -58,12 +57,8 @@ def summary(run: RunResults, *, most: int) -> str:
     title = f"### gpukern: {unmarked(str(headline(run, failed)))}"
     since = [f"{unmarked(text)}\n" for text in run.since_record]
     changes = [_HEAD_OF_CHANGES, *map(_changed, changed)] if changed else []
-    unfailed = _summary_of(run, changed)
-    count, compiled = run.verdicts.total(), any(of.code for of in run.results)
-    of_all = f"of {units.counted(count, 'case' if compiled else 'time')}: "
-    told = f"{of_all}{unfailed}" if unfailed and not (since or changes) else ""
     of_run = [text for text in context(run) if not run.base or not text.startswith("compared with ")]
-    counted = [_links(run), *map(unmarked, (_revisions(run), outcomes(run), told, *of_run, *run.problems))]
+    counted = [_links(run), *map(unmarked, (_revisions(run), totals(run), *of_run, *run.problems))]
     last = " · ".join(_fitting([text for text in counted if text], most // 4))
     head, more = _HEAD.format(before="base" if run.base else "record"), failed[_MOST_ROWS:]
     sections = [
@@ -72,7 +67,7 @@ def summary(run: RunResults, *, most: int) -> str:
         *_to_accept(run, failed),
         _folded(f"{len(more)} more failures", head, map(_row, more)),
         _folded("Evidence", "", map(_evidence, failed)),
-        _folded(unfailed or "since the record", "", [*since, *changes]),
+        _folded("What else changed", "", [*since, *changes]),
     ]
     room, parts, cut = most - len(f"{title}\n\n{last}\n\n{_CUT}\n\n".encode()), [title], False
     for before, lines, behind in sections:
@@ -134,16 +129,6 @@ def _evidence(card: FailureCard) -> str:
     texts = [unmarked(line.strip()) for text in card.what for line in text.split("\n")]
     texts += map(unmarked, (*card.since, ", ".join(card.why)))
     return "<br>\n".join([_code(card.title), *filter(None, texts)]) + "\n"
-
-
-def _summary_of(run: RunResults, changed: Sequence[Others]) -> str:
-    """Returns `1 faster, 95 unchanged`: what failed no test, by kind; what is the same is listed nowhere."""
-    counts = Counter(other.kind.lower() for other in changed for _ in other.names)
-    for kind in sorted(VerdictKind, key=severity):
-        if not kind.row.told:
-            same = kind in (VerdictKind.SAME, VerdictKind.SAME_CODE)
-            counts["unchanged" if same else kind.lower()] += run.verdicts[kind]
-    return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
 
 
 def _revisions(run: RunResults) -> str:
