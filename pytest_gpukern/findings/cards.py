@@ -141,8 +141,7 @@ class CardFigures:
             for measured in filter(is_valid, result.measurements):
                 key = intern(f"{case.id} {measured.key}")
                 times_ns[key] = measured.summary.median_ns
-                limited_by, took_s = class_of(result, measured), _timed_s(result)
-                kernels[key] = Kernel(limited_by, intern(result.nodeid), intern(case.problem), took_s)
+                kernels[key] = Kernel(class_of(result, measured), intern(result.nodeid))
         wrong = (result.case.id for result in results if result.correctness is Correctness.INCORRECT)
         return cls(
             card,
@@ -155,12 +154,6 @@ class CardFigures:
             canaries={name: ns for name, ns in results[0].canaries.items() if ns} if results else {},
             facts=facts_of(result for result in results if result.case.on_gpu),
         )
-
-
-def _timed_s(result: Result) -> float:
-    """Returns how many seconds the first call and the samples of a test took, of which it mostly consists."""
-    timed_ns = (sum(filter(None, each.samples_ns)) * each.iterations for each in result.measurements)
-    return ((result.first_call_ns or 0.0) + sum(timed_ns)) / 1e9
 
 
 ROUNDS = 3
@@ -194,14 +187,10 @@ class Kernel(NamedTuple):
     Attributes:
         limited_by: key of `LIMITS`, or None.
         test: pytest's name of its test.
-        problem: what it computes.
-        took_s: how long the test took; 0 if unknown.
     """
 
     limited_by: str | None
     test: str = ""
-    problem: str = ""
-    took_s: float = 0.0
 
 
 def class_of(result: Result, measurement: Measurement) -> str | None:

@@ -336,20 +336,16 @@ def kernel_classes(by_card: _ByCard) -> dict[str, str]:
 
 
 def to_measure_again(sessions: Sequence[CardFigures]) -> dict[str, list[str]]:
-    """Returns class → tests of the kernels to measure further: the quickest of each problem in turn.
+    """Returns class → tests of the kernels to measure further, from all over the suites.
 
     Cases that one card computed wrongly are left out.
     """
-    kernels = {kernel: of for session in sessions for kernel, of in session.kernels.items()}
+    tests = {kernel: of.test for session in sessions for kernel, of in session.kernels.items()}
     wrong = {case for session in sessions for case in session.wrong}
-    classes = kernel_classes(_by_card(sessions))
-    right = [kernel for kernel in classes if kernel.rpartition(" ")[0] not in wrong]
-    right.sort(key=lambda kernel: kernels[kernel].took_s)
-    of_problems = grouped(((classes[kernel], kernels[kernel].problem), kernel) for kernel in right)
-    turns = {kernel: turn for of in of_problems.values() for turn, kernel in enumerate(of)}
-    in_turn = sorted(turns, key=turns.__getitem__)
-    tests = grouped((classes[kernel], kernels[kernel].test) for kernel in in_turn)
-    return {name: of[:_KERNELS_OF_A_CLASS] for name, of in tests.items() if len(of) >= FEWEST_CASES}
+    classes = kernel_classes(_by_card(sessions)).items()
+    of_class = grouped((name, tests[each]) for each, name in classes if each.rpartition(" ")[0] not in wrong)
+    enough = {name: of for name, of in of_class.items() if len(of) >= FEWEST_CASES}
+    return {name: of[:: -(-len(of) // _KERNELS_OF_A_CLASS)] for name, of in enough.items()}
 
 
 class Recheck(NamedTuple):
