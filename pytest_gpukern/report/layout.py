@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pytest_gpukern.values.untrusted_json import bounded
@@ -102,12 +102,6 @@ def table(columns: list[Column], width: int, *, indent: str = "") -> tuple[list[
             widths[max(longer, key=widths.__getitem__)] -= 1
     rows = [tuple(column.title for column in kept), *zip(*(column.cells for column in kept), strict=True)]
     return [indent + _row(widths, row) for row in rows], left_out
-
-
-def hint_at(left_out: Iterable[str], width: int) -> list[Line]:
-    titles = ", ".join(dict.fromkeys(left_out))
-    hint = f"columns left out: {titles}; widen the terminal or set COLUMNS"
-    return wrapped(hint, width) if titles else []
 
 
 def _row(widths: Mapping[Column, int], cells: tuple[str, ...]) -> str:

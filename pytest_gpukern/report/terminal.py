@@ -12,7 +12,7 @@ import pytest
 from pytest_gpukern.report import units
 from pytest_gpukern.report.conclusion import FailureCard, cards, context, headline, others
 from pytest_gpukern.report.details import checks, device_work, observed_lines
-from pytest_gpukern.report.layout import Column, Line, hint_at, table, wrapped
+from pytest_gpukern.report.layout import Column, Line, table, wrapped
 from pytest_gpukern.report.records import some_of
 from pytest_gpukern.report.rows import COLUMNS, ResultRow, Timing, markup_of
 from pytest_gpukern.report.run import RunResults, Skip
@@ -180,8 +180,11 @@ def _tables(problems: Iterable[ProblemTable], width: int, *, verbose: bool) -> l
             for result in problem.results:
                 lines += device_work(result, width=width)
             lines += observed_lines(problem.results, width=width)
-    hint = hint_at(left_out, width)
-    return [*lines, *hint, Line("")] if hint else lines
+    if left_out:
+        titles = ", ".join(dict.fromkeys(left_out))
+        hint = f"columns left out: {titles}; widen the terminal or set COLUMNS"
+        lines += [*wrapped(hint, width), Line("")]
+    return lines
 
 
 def skip_lines(skips: Sequence[Skip], width: int, details: str | None) -> list[Line]:

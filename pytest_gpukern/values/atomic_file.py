@@ -21,11 +21,6 @@ from pytest_gpukern.values.untrusted_json import FileError
 _WAIT_S = 30.0
 _POLL_S = 0.05
 _BUSY = (errno.EACCES, errno.EAGAIN)
-_REMEDIES = {
-    errno.ENOSPC: "Free some space on that disk",
-    errno.EDQUOT: "Free some of your disk quota",
-    errno.EROFS: "The file system is read-only: choose another folder with --gpukern-baseline-dir",
-}
 
 
 @contextlib.contextmanager
@@ -134,8 +129,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _refused(path: Path, error: OSError) -> FileError:
-    usual = "Check the permissions, or choose another folder with --gpukern-baseline-dir"
-    remedy = _REMEDIES.get(error.errno or 0, usual)
+    remedy = "Check permissions and free space, or choose another folder with --gpukern-baseline-dir"
     return FileError(path, f"cannot be written: {error.strerror or error}", remedy)
 
 

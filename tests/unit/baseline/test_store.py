@@ -205,12 +205,9 @@ def leftovers(folder):
 
 
 @pytest.mark.parametrize("step", ["write", "fsync", "replace"])
-@pytest.mark.parametrize(
-    ("code", "remedy"),
-    [(errno.ENOSPC, "Free some space"), (errno.EROFS, "read-only: choose"), (errno.EACCES, "Check the perm")],
-)
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 def test_a_failed_write_leaves_the_old_file_and_no_other_and_the_rest_is_written(
-    folder, monkeypatch, step, code, remedy
+    folder, monkeypatch, step, code
 ):
     before = path_in(folder).read_bytes()
     fail_once = iter([OSError(code, os.strerror(code))])
@@ -230,7 +227,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other_and_the_rest_is_written
     (error,) = report.errors
     assert error.path == path_in(folder, "saxpy")
     assert os.strerror(code) in str(error)
-    assert remedy in str(error)
+    assert "Check permissions and free space" in str(error)
     assert report.written == [path_in(folder)]
     assert (report.added, report.updated) == ([], [case_of(folder).id])
     assert path_in(folder).read_bytes() != before
