@@ -56,13 +56,11 @@ class ToPrune(NamedTuple):
 
     Attributes:
         patterns: as `gpukern baseline prune --case` takes them; they match these cases and no others.
-        renamed: begins of their ids, with those of new cases that have their inputs.
     """
 
     file: Path
     ids: tuple[str, ...]
     patterns: tuple[str, ...]
-    renamed: tuple[tuple[str, str], ...] = ()
 
 
 CODE = "code"
@@ -207,21 +205,12 @@ class Store:
         ids: Set[str] = (load(path) if _is_code(path) else self._cached(path)).cases.keys()
         return ids
 
-    def to_prune(self, known: KnownCases, model_key: str, measured: Iterable[Result] = ()) -> ToPrune:
-        """Returns recorded cases that no longer exist, as far as the run tells; FileError as `baseline`.
-
-        What was `measured` on this model says which may have a new name.
-        """
-        path, renamed = self._path(known.folder, known.name, model_key), dict[str, str]()
+    def to_prune(self, known: KnownCases, model_key: str) -> ToPrune:
+        """Returns recorded cases that no longer exist, as far as the run tells; FileError as `baseline`."""
+        path = self._path(known.folder, known.name, model_key)
         recorded = self._recorded(path)
         stale = set() if known.ids is None else recorded - known.ids
-        if stale and model_key != CODE:
-            cases = self._cached(path).cases
-            of_file = (of for of in measured if self.path_for(of.case, model_key) == path)
-            new = [of for of in of_file if of.case.id not in cases]
-            renamed = _renamed([cases[case_id].sessions[-1] for case_id in sorted(stale)], new)
-        patterns = patterns_of(stale, recorded - stale)
-        return ToPrune(path, tuple(sorted(stale)), patterns, _begins(renamed, recorded))
+        return ToPrune(path, tuple(sorted(stale)), patterns_of(stale, recorded - stale))
 
     def add(
         self, result: Result, *, model_key: str, test_failed: bool = False, recorded: datetime | None = None
@@ -412,32 +401,6 @@ def unite(target: Path, sources: Sequence[Path]) -> WriteReport:
             file.replace(target, codec.render(whole))
             did.written.append(target)
     return did
-
-
-def _renamed(stale: Sequence[Result], new: Sequence[Result]) -> dict[str, str]:
-    """Returns id → id of the one new case with its inputs, as far as there is one.
-
-    All variants of a problem have the same inputs, so those of one backend and size are paired first.
-    """
-    renamed: dict[str, str] = {}
-    for alike in (lambda case: (case.backend, case.id.rpartition("/")[2])), (lambda _: ()):
-        left = [of for of in (*stale, *new) if of.inputs and of.case.id not in {*renamed, *renamed.values()}]
-        pairs = [
-            of for of in grouped(((of.inputs, alike(of.case)), of) for of in left).values() if len(of) == 2
-        ]
-        renamed |= {old.case.id: now.case.id for old, now in pairs if old in stale and now in new}
-    return renamed
-
-
-def _begins(renamed: Mapping[str, str], recorded: Set[str]) -> tuple[tuple[str, str], ...]:
-    """Returns the variants of which each case on record is renamed alike, and the other cases."""
-    begins: dict[tuple[str, str], None] = {}
-    for old, new in renamed.items():
-        begin, other = (name.rpartition("/")[0] for name in (old, new))
-        below = [name for name in recorded if begins_with(name, begin)]
-        whole = begin and all(renamed.get(name) == other + name[len(begin) :] for name in below)
-        begins[(begin, other) if whole else (old, new)] = None
-    return tuple(begins)
 
 
 def begins_with(case_id: str, begin: str) -> bool:

@@ -38,7 +38,7 @@ def record_lines(report: RunResults, config: pytest.Config) -> list[str | NextSt
     lines += [f"{reason} ({_which(cases)})" for reason, cases in report.shortened.items()]
     if report.baselines is not None:
         lines += _written(report.baselines, results)
-    lines += (advice for stale in report.stale for advice in _of_gone(stale, config))
+    lines += [_of_gone(stale, config) for stale in report.stale]
     unpoisoned = [of.case.id for of in results if any(note.about is About.UNPOISONED for note in of.notes)]
     if unpoisoned:
         remedy = "declare what the call writes with outputs= or inout="
@@ -127,16 +127,14 @@ def _judged_as(kind: VerdictKind, results: Sequence[Result]) -> list[Result]:
     return [result for result in results if any(v.kind is kind for v in result.verdicts.values())]
 
 
-def _of_gone(stale: ToPrune, config: pytest.Config) -> Iterator[NextStep]:
-    """Yields the commands that rename or remove records of cases that no longer exist."""
-    file = Path(os.path.relpath(stale.file, config.invocation_params.dir))
-    for old, new in stale.renamed:
-        command = shlex.join(["gpukern", "baseline", "rename", old, new, str(file.parent)])
-        yield NextStep(f"renamed? {new} is new, with the inputs of {old}; to keep its record", command)
+def _of_gone(stale: ToPrune, config: pytest.Config) -> NextStep:
+    """Returns the command that removes records of cases that no longer exist; one may have a new name."""
+    file = os.path.relpath(stale.file, config.invocation_params.dir)
     number = len(stale.ids)
     gone = "1 recorded case no longer exists" if number == 1 else f"{number} recorded cases no longer exist"
-    command = shlex.join(["gpukern", "baseline", "prune", str(file), "--case", *stale.patterns])
-    yield NextStep(f"{gone}: {some_of(stale.ids)}; to remove", command)
+    command = shlex.join(["gpukern", "baseline", "prune", file, "--case", *stale.patterns])
+    gone += f": {some_of(stale.ids)}; gpukern baseline rename keeps a record; to remove"
+    return NextStep(gone, command)
 
 
 def _update(run: RunResults, results: Sequence[Result]) -> list[str]:

@@ -475,8 +475,7 @@ class Controller:
             self._problems += [str(error) for error in self._baselines.errors]
         for cases, model_key in self._by_model(known):
             with contextlib.suppress(FileError):  # reported elsewhere
-                measured = [of for of in self.results if of.valid and self._model_key(of) == model_key]
-                stale = environment.store.to_prune(cases, model_key, measured)
+                stale = environment.store.to_prune(cases, model_key)
                 skipped = cases.why_gone in self._skipped_files.values()
                 self._stale += [stale] if stale.ids and not skipped else []
 

@@ -380,49 +380,11 @@ def test_they_are_named_by_file_and_removing_them_removes_what_only_they_referre
     )
     gone = "vector_exp-cupy-n=1000"
     found = store_of("compare").to_prune(known(tmp_path, CASE), H200)
-    assert found == (path_in(tmp_path), (gone,), (gone,), ())
+    assert found == (path_in(tmp_path), (gone,), (gone,))
     rewrite(found.file, lambda baseline: baseline.without(found.patterns))
     content = raw(tmp_path)
     assert [each["case"] for each in content["records"]] == [CASE]
     assert list(content["processes"]) == ["00000001"]
-
-
-def of_id(folder, case_id):
-    """A result whose inputs depend on its size alone, as those of all variants of a problem do."""
-    case = structs.replace(case_of(folder), id=case_id, backend=case_id.partition("/")[2].partition(".")[0])
-    return result_of(case, inputs=f"of {case_id.rpartition('/')[2].partition(',')[0]}")
-
-
-OLD, NEW = ("v/numba.old/n=8", "v/numba.old/n=9"), ("v/numba.new/n=8", "v/numba.new/n=9")
-RENAMED = {
-    "all sizes": (OLD, NEW, (), [("v/numba.old", "v/numba.new")]),
-    "a size": (OLD[:1], NEW[:1], OLD[1:], [(OLD[0], NEW[0])]),
-    "parameters": (
-        [f"v/numba.old/n=8,block={n}" for n in (1, 2)],
-        [f"v/numba.new/n=8,block={n}" for n in (1, 2)],
-        (),
-        [("v/numba.old", "v/numba.new")],
-    ),
-    "two backends": (
-        ["v/numba.a/n=8", "v/cupy.a/n=8"],
-        ["v/cupy.b/n=8", "v/numba.b/n=8"],
-        (),
-        [("v/cupy.a", "v/cupy.b"), ("v/numba.a", "v/numba.b")],
-    ),
-    "an axis": (["v/numba.a/n=8"], ["v/numba.a/n=8,m=1"], (), [("v/numba.a/n=8", "v/numba.a/n=8,m=1")]),
-    "which of two": (["v/numba.a/n=8"], ["v/numba.b/n=8", "v/numba.c/n=8"], (), []),
-    "other inputs": (OLD[:1], NEW[1:], (), []),
-}
-
-
-@pytest.mark.parametrize(("gone", "new", "kept", "expected"), RENAMED.values(), ids=RENAMED)
-def test_a_new_case_is_paired_with_the_one_that_is_gone_whose_inputs_it_has(
-    tmp_path, gone, new, kept, expected
-):
-    record("create", *(of_id(tmp_path, case_id) for case_id in (*gone, *kept)))
-    measured = [of_id(tmp_path, case_id) for case_id in (*new, *kept)]
-    found = store_of("compare").to_prune(known(tmp_path, *new, *kept), H200, measured)
-    assert list(found.renamed) == expected
 
 
 IDS = [
