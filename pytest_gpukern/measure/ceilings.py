@@ -142,10 +142,11 @@ def load_or_measure(
     stored = _read(path, warn) if path else None
     if stored is not None:
         return stored
-    ceilings, complaints = _credible(measure())
-    for complaint in complaints:
+    measured = measure()
+    ceilings = Ceilings(**measured.values)
+    for complaint in measured.complaints:
         warn(complaint)
-    if not complaints:
+    if not measured.complaints:
         _write(path, ceilings, warn)
     return ceilings
 
@@ -159,17 +160,6 @@ def default_cache_dir() -> Path | None:
         except RuntimeError:
             return None
     return root / "pytest-gpukern"
-
-
-def _credible(measured: Measured) -> tuple[Ceilings, list[str]]:
-    """Returns the ceilings without impossible values, and a line for everything that was odd."""
-    values, complaints = {}, list(measured.complaints)
-    for name, value in measured.values.items():
-        if 0 < value < math.inf:
-            values[name] = float(value)
-        else:
-            complaints.append(f"the ceiling {name} was measured as {value!r} and is not used")
-    return Ceilings(**values), complaints
 
 
 def _read(path: Path, warn: Callable[[str], None]) -> Ceilings | None:

@@ -180,17 +180,6 @@ def test_where_nothing_can_be_stored_that_is_said(unwritable):
     assert sum("are not stored" in warning for warning in measuring.warnings) == 1
 
 
-# figures that cannot be true
-
-
-@pytest.mark.parametrize("value", [0.0, float("nan"), float("inf")])
-def test_a_figure_that_is_no_positive_number_is_reported_and_not_used(tmp_path, value):
-    measuring = Measuring({**H200, "int32_op_per_s": value})
-    assert measuring.load(tmp_path) == structs.replace(CEILINGS, int32_op_per_s=None)
-    assert "int32_op_per_s was measured as" in measuring.warnings[0]
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_what_could_not_be_measured_is_reported_and_tried_again_by_the_next_process(tmp_path):
     measuring = Measuring(complaints=["the ceiling of copies could not be measured: no memory"])
     measuring.load(tmp_path)
