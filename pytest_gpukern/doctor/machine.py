@@ -239,7 +239,7 @@ def _open_on_the_device(name: str) -> None:
     from pytest_gpukern.timers.timer import open_timer
 
     chosen = select(None, visible_devices(nvml.open_nvml(), os.environ))
-    pin(chosen, os.environ, sys.modules)
+    pin(chosen, os.environ)
     if name == FIRST_TIMER:
         open_timer(name, runtime().device.default_stream)
     else:

@@ -11,14 +11,13 @@ https://github.com/pytorch/pytorch/blob/main/test/test_cuda_nvml_based_avail.py
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.libcuda import CudaError, bare_uuid, load_library
 from pytest_gpukern.gpu.model import Device, short_uuid
 from pytest_gpukern.gpu.nvml import GpuRecord, Nvml, open_nvml
-from pytest_gpukern.values.backend_table import BACKENDS
 
 _OPTION = "--gpukern-device"
 _MOST_DIGITS = 9  # of a position or index; Python refuses to convert thousands
@@ -215,16 +214,12 @@ def _listing(gpus: Sequence[GpuRecord]) -> str:
     return "\n".join(lines)
 
 
-_OTHERS_THAT_START_CUDA = ("jax", "tensorflow", "cuda.core", "cuda.bindings")
-
-
-def pin(device: Device, environ: MutableMapping[str, str], modules: Iterable[str] = ()) -> ExitStack:
+def pin(device: Device, environ: MutableMapping[str, str]) -> ExitStack:
     """Makes `device` CUDA's only device, with ordinal 0, for this process and those it starts.
 
     Sets CUDA_VISIBLE_DEVICES to the UUID, which MIG instances have too and which does not depend on an order,
     and CUDA_DEVICE_ORDER=PCI_BUS_ID. The simulator needs no pin: nothing changes. `environ` is os.environ in
-    a real run, since CUDA reads that. `modules` are the names of imported modules (sys.modules), used only to
-    say who initialised CUDA too early. Closing what it returns puts the variables back.
+    a real run, since CUDA reads that. Closing what it returns puts the variables back.
 
     Raises DeviceError if CUDA is already initialised in this process with another device as ordinal 0.
     """
@@ -232,7 +227,7 @@ def pin(device: Device, environ: MutableMapping[str, str], modules: Iterable[str
     if device.is_simulated:
         return undo
     if device.cuda.is_initialized():
-        _require_first(device, modules)
+        _require_first(device)
     for name, value in ((VARIABLE, device.uuid), (_ORDER_VARIABLE, "PCI_BUS_ID")):
         if name in environ:
             undo.callback(environ.__setitem__, name, environ[name])
@@ -242,7 +237,7 @@ def pin(device: Device, environ: MutableMapping[str, str], modules: Iterable[str
     return undo
 
 
-def _require_first(device: Device, modules: Iterable[str]) -> None:
+def _require_first(device: Device) -> None:
     try:
         seen = device.cuda.uuids()
     except CudaError as error:
@@ -251,12 +246,8 @@ def _require_first(device: Device, modules: Iterable[str]) -> None:
         ) from error
     if seen and seen[0] == bare_uuid(device.uuid):
         return
-    imported = set(modules)
-    may_start = [module for row in BACKENDS.values() for module in row.starts_cuda]
-    suspects = [module for module in (*may_start, *_OTHERS_THAT_START_CUDA) if module in imported]
-    blame = f" (imported so far: {', '.join(suspects)})" if suspects else ""
     first = f"its device 0 is the one with the UUID {seen[0]}" if seen else "it shows no device"
     raise DeviceError(
-        f"CUDA was initialised in this process before {device} could be selected{blame}, and {first}. "
+        f"CUDA was initialised in this process before {device} could be selected, and {first}. "
         f"Start with {VARIABLE}={device.uuid}, or create no CUDA context at import time or in a conftest.py."
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -101,7 +100,7 @@ class DeviceSession:
             self._strangers = foreign_processes(nvml, chosen)
             strangers = foreign_process_warning(chosen, self._strangers)
             self.warnings += [strangers] if strangers else []
-        self._pin = pin(chosen, os.environ, sys.modules)
+        self._pin = pin(chosen, os.environ)
         return chosen
 
     @property

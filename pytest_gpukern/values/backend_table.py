@@ -25,7 +25,6 @@ class BackendRow(NamedTuple):
         compilers: distributions that make its machine code.
         arrays: the types of its arrays, each as (module, name).
         packages: top-level Python packages that define its errors and array types.
-        starts_cuda: modules that may start CUDA when they are imported.
         imports: modules that take long to import and make no CUDA context. A session imports them before its
             turn on the device, and ends itself if one makes a context after all.
         distributions: names of its distributions, whose versions are part of a fingerprint.
@@ -40,7 +39,6 @@ class BackendRow(NamedTuple):
     compilers: tuple[str, ...] = ()
     arrays: tuple[tuple[str, str], ...] = ()
     packages: tuple[str, ...] = ()
-    starts_cuda: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     distributions: tuple[str, ...] = ()
 
@@ -68,7 +66,6 @@ BACKENDS: dict[str, BackendRow] = {
             ("numba.cuda.cudadrv.devicearray", "MappedNDArray"),
         ),
         packages=("numba", "numba_cuda"),
-        starts_cuda=("numba.cuda",),
         imports=("numba", "numba.cuda"),
         distributions=("numba", "numba-cuda"),
     ),
@@ -78,7 +75,6 @@ BACKENDS: dict[str, BackendRow] = {
         extra="cu13",
         arrays=(("cupy", "ndarray"),),
         packages=("cupy", "cupy_backends"),
-        starts_cuda=("cupy",),
         imports=("cupy", "cuda.core"),
         distributions=("cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x", "cupy"),
     ),
@@ -88,7 +84,6 @@ BACKENDS: dict[str, BackendRow] = {
         extra="cu13,pycuda",
         arrays=(("pycuda.gpuarray", "GPUArray"),),
         packages=("pycuda",),
-        starts_cuda=("pycuda.driver",),
         imports=("pycuda.driver", "pycuda.compiler", "pycuda.gpuarray"),
         distributions=("pycuda",),
     ),
@@ -106,7 +101,6 @@ BACKENDS: dict[str, BackendRow] = {
         extra="torch",
         arrays=(("torch", "Tensor"),),
         packages=("torch",),
-        starts_cuda=("torch",),
         imports=("torch",),
         distributions=("torch", "triton"),  # torch.compile's kernels are Triton's
     ),
