@@ -6,17 +6,22 @@ import itertools
 import pkgutil
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 
 from pytest_gpukern.arrays.compare import POISONS, Comparison, Tolerance, compare
-from pytest_gpukern.arrays.memory import Damage, Placement, Span
+from pytest_gpukern.arrays.memory import INPUT_GUARD, OUTPUT_GUARD, Damage, Placement, Span
 from pytest_gpukern.backends.foreign_array import UsersArray
 from pytest_gpukern.problems.problem import Output
 from pytest_gpukern.values.backend_table import BACKENDS
+
+
+def is_array(value: Any) -> bool:
+    """Returns whether an input is an array, and not a scalar."""
+    return hasattr(value, "__array_interface__") and getattr(value, "ndim", 0) > 0
 
 
 class Workspace(ABC):
@@ -29,13 +34,30 @@ class Workspace(ABC):
 
     array_type: type[Any]
 
-    def __init__(self, poisons: tuple[int, ...]) -> None:
-        self.arrays: dict[str, Any] = {}
+    def __init__(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Output],
+        placed: Mapping[str, Placement] | None = None,
+        poisons: tuple[int, ...] = POISONS,
+    ) -> None:
+        self.arrays: dict[str, Any] = dict(inputs)
         self._poisons = itertools.cycle(poisons)
         self._guarded: dict[str, Any] = {}  # our inputs and outputs, between guard zones
         self._places: dict[str, UsersArray] = {}  # where these lie
-        self._inputs: Collection[str] = ()
+        self._inputs = [name for name, value in inputs.items() if is_array(value) and name not in outputs]
+        self._outputs = list(outputs)
         self._returned: dict[str, tuple[UsersArray, Any]] = {}
+        for name in (*self._inputs, *outputs):
+            form, guard = (outputs[name], OUTPUT_GUARD) if name in outputs else (inputs[name], INPUT_GUARD)
+            self._make(name, form, guard, (placed or {}).get(name))
+            self.array_type = type(self.arrays[name])  # in the end an output's
+        self.fill(inputs)
+        self.poison()
+
+    @abstractmethod
+    def _make(self, name: str, form: Any, guard: int, placement: Placement | None) -> None:
+        """Makes a guarded input or output of a form, notes its place, and gives it to the variant."""
 
     @abstractmethod
     def load(self, inputs: Mapping[str, Any]) -> None:

@@ -13,10 +13,9 @@ import numpy as np
 
 from pytest_gpukern.arrays import compare as comparison
 from pytest_gpukern.arrays.compare import Tolerance, is_narrow
-from pytest_gpukern.arrays.memory import INPUT_GUARD, OUTPUT_GUARD, Placement
+from pytest_gpukern.arrays.memory import Placement
 from pytest_gpukern.backends.backend import Backend, Workspace
 from pytest_gpukern.backends.foreign_array import UsersArray
-from pytest_gpukern.backends.host import is_array
 from pytest_gpukern.gpu.runtime import CudaRuntime, DeviceArray, checked, cuda_source, runtime
 from pytest_gpukern.problems.problem import Output
 
@@ -51,11 +50,6 @@ class PlacedDeviceArray(DeviceArray):
         return into
 
 
-def _array(form: Any, guard: int, placement: Placement | None) -> DeviceArray:
-    kind = DeviceArray if placement is None else PlacedDeviceArray
-    return kind(form.shape, form.dtype, guard=guard, placement=placement or Placement())
-
-
 def _place_of(array: Any, declared: np.dtype[Any]) -> UsersArray:
     place = UsersArray.of_interface(array.__cuda_array_interface__, on_device=True)
     unnamed = is_narrow(declared) and place.dtype == f"V{declared.itemsize}"  # bfloat16 is "<V2" there
@@ -68,8 +62,6 @@ class CudaWorkspace(Workspace):
     `wrap` turns them into a library's own type, and `wrap_input` does so for inputs, if that is another one.
     """
 
-    array_type: type[Any] = DeviceArray
-
     def __init__(
         self,
         inputs: Mapping[str, Any],
@@ -79,45 +71,33 @@ class CudaWorkspace(Workspace):
         poisons: tuple[int, ...] = comparison.POISONS,
         wrap_input: Callable[[DeviceArray], Any] | None = None,
     ) -> None:
-        super().__init__(poisons)
-        placed = placed or {}
-        self._runtime = runtime()
-        self._inputs: dict[str, DeviceArray] = {}
-        self._outputs: dict[str, DeviceArray] = {}
+        self._runtime, self._wrap, self._wrap_input = runtime(), wrap, wrap_input or wrap
         self._before: dict[str, DeviceArray] = {}
         try:
-            for name, value in inputs.items():
-                if name in outputs:
-                    self._before[name] = DeviceArray(value.shape, value.dtype)
-                elif is_array(value):
-                    self._inputs[name] = _array(value, INPUT_GUARD, placed.get(name))
-                    self.arrays[name] = (wrap_input or wrap)(self._inputs[name])
-                else:
-                    self.arrays[name] = value
-            for name, output in outputs.items():
-                self._outputs[name] = _array(output, OUTPUT_GUARD, placed.get(name))
-                self.arrays[name] = wrap(self._outputs[name])
-                self.array_type = type(self.arrays[name])
-            self._guarded = {**self._inputs, **self._outputs}
-            self._places = {name: _place_of(array, array.dtype) for name, array in self._guarded.items()}
-            self.fill(inputs)
-            self.poison()
+            super().__init__(inputs, outputs, placed, poisons)
         except BaseException:
             self.close()
             raise
 
+    def _make(self, name: str, form: Any, guard: int, placement: Placement | None) -> None:
+        kind = DeviceArray if placement is None else PlacedDeviceArray
+        array = kind(form.shape, form.dtype, guard=guard, placement=placement or Placement())
+        self._guarded[name], self._places[name] = array, _place_of(array, array.dtype)
+        if name in self._outputs and name in self.arrays:  # it is an input, too
+            self._before[name] = DeviceArray(form.shape, form.dtype)
+        self.arrays[name] = (self._wrap_input if name in self._inputs else self._wrap)(array)
+
     def fill(self, inputs: Mapping[str, Any]) -> None:
-        for name, array in {**self._inputs, **self._before}.items():
-            array.copy_from(self._runtime.copy_of(inputs[name]))
+        for name, array in (self._guarded | self._before).items():
+            if name in inputs:
+                array.copy_from(self._runtime.copy_of(inputs[name]))
         for name, array in self._before.items():
-            self._outputs[name].copy_from(array)
+            self._guarded[name].copy_from(array)
         self._runtime.synchronize()
 
     def load(self, inputs: Mapping[str, Any]) -> None:
-        for name, array in self._inputs.items():
-            array.upload(inputs[name])
-        for name in self._before:
-            self._outputs[name].upload(inputs[name])
+        for name in (*self._inputs, *self._before):
+            self._guarded[name].upload(inputs[name])
         self._runtime.synchronize()
 
     def poison(self) -> None:
@@ -125,16 +105,16 @@ class CudaWorkspace(Workspace):
         self._runtime.synchronize()
 
     def queue_poison(self, stream: Any) -> None:
-        for name, array in self._outputs.items():
+        for name in self._outputs:
             if name in self._before:
-                array.copy_from(self._before[name], stream)
+                self._guarded[name].copy_from(self._before[name], stream)
             else:
-                array.fill(self._poison, stream)
+                self._guarded[name].fill(self._poison, stream)
 
     def _taken(self, output: str, value: Any) -> UsersArray | None:
         if getattr(value, "__cuda_array_interface__", None) is None:  # a tensor of PyTorch's on the host
             return None
-        return _place_of(value, self._outputs[output].dtype)
+        return _place_of(value, self._guarded[output].dtype)
 
     def compare(
         self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance
@@ -152,7 +132,7 @@ class CudaWorkspace(Workspace):
             """Returns an array to hash at once: the next copy frees this one, whose host array is gone."""
             return self._runtime.copy_of(array.download()) if isinstance(array, PlacedDeviceArray) else array
 
-        return {name: self._runtime.hash(in_order(array)) for name, array in self._inputs.items()}
+        return {name: self._runtime.hash(in_order(self._guarded[name])) for name in self._inputs}
 
     def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
         return {name: self._runtime.hash(self._runtime.copy_of(inputs[name])) for name in self._inputs}
@@ -164,7 +144,7 @@ class CudaWorkspace(Workspace):
         on other streams is then not done when the copy engine copies. We watch only the end of large outputs,
         and no strided ones.
         """
-        sizes = {name: min(array.nbytes, _LOOKED_AT_BYTES) for name, array in self._outputs.items()}
+        sizes = {name: min(self._guarded[name].nbytes, _LOOKED_AT_BYTES) for name in self._outputs}
         early = int(checked("cuMemHostAlloc", max(1, sum(sizes.values())), 0))
         try:
             self.poison()
@@ -175,7 +155,7 @@ class CudaWorkspace(Workspace):
             for name, nbytes in sizes.items():
                 place = self._place(name)
                 if nbytes and place.strides is None:
-                    looked_at[name] = copy, place.pointer + self._outputs[name].nbytes - nbytes
+                    looked_at[name] = copy, place.pointer + self._guarded[name].nbytes - nbytes
                     checked("cuMemcpyDtoHAsync", *looked_at[name], nbytes, int(self._runtime.stream.handle))
                     copy += nbytes
             self._runtime.synchronize()
@@ -189,10 +169,10 @@ class CudaWorkspace(Workspace):
             checked("cuMemFreeHost", early)
 
     def close(self) -> None:
-        super().close()
         with ExitStack() as freed:  # all of them, even if the first cannot be freed
-            for array in (*self._inputs.values(), *self._outputs.values(), *self._before.values()):
+            for array in (*self._guarded.values(), *self._before.values()):
                 freed.callback(array.free)
+            super().close()
 
 
 _C_TYPES = {

@@ -8,16 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from pytest_gpukern.arrays.compare import POISONS
-from pytest_gpukern.arrays.memory import BOUNDARY_BYTES, INPUT_GUARD, OUTPUT_GUARD, Damage, Placed, Placement
+from pytest_gpukern.arrays.memory import BOUNDARY_BYTES, Damage, Placed, Placement
 from pytest_gpukern.backends.backend import Backend, Workspace
 from pytest_gpukern.backends.foreign_array import UsersArray, checksums
-from pytest_gpukern.problems.problem import Output
-
-
-def is_array(value: Any) -> bool:
-    """Returns whether an input is an array, and not a scalar."""
-    return hasattr(value, "__array_interface__") and getattr(value, "ndim", 0) > 0
 
 
 class GuardedArray:
@@ -41,26 +34,10 @@ class GuardedArray:
 class HostWorkspace(Workspace):
     """Holds the NumPy arrays of one case; the inputs are private copies."""
 
-    def __init__(
-        self,
-        inputs: Mapping[str, Any],
-        outputs: Mapping[str, Output],
-        placed: Mapping[str, Placement] | None = None,
-        poisons: tuple[int, ...] = POISONS,
-    ) -> None:
-        super().__init__(poisons)
-        placed = placed or {}
-        self.array_type = type(self._given(np.empty(0)))
-        forms = {name: value for name, value in inputs.items() if is_array(value) and name not in outputs}
-        self._inputs, self._outputs = list(forms), list(outputs)
-        guards = dict.fromkeys(outputs, OUTPUT_GUARD)
-        self.arrays.update(inputs)
-        for name, form in {**forms, **outputs}.items():
-            guarded = GuardedArray(form.shape, form.dtype, guards.get(name, INPUT_GUARD), placed.get(name))
-            self._guarded[name], self._places[name] = guarded, UsersArray.of_host(guarded.array)
-            self.arrays[name] = self._given(guarded.array)
-        self.load(inputs)
-        self.poison()
+    def _make(self, name: str, form: Any, guard: int, placement: Placement | None) -> None:
+        guarded = GuardedArray(form.shape, form.dtype, guard, placement)
+        self._guarded[name], self._places[name] = guarded, UsersArray.of_host(guarded.array)
+        self.arrays[name] = self._given(guarded.array)
 
     def _given(self, array: np.ndarray[Any, Any]) -> Any:
         """Returns an array as the variant gets it."""

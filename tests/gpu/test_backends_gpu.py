@@ -73,8 +73,8 @@ def test_the_current_context_is_the_primary_one_inside_and_outside(backend):
 
 
 def test_arrays_are_the_workspaces_own_memory(workspace):
-    assert pointer_of(workspace.arrays["x"]) == workspace._inputs["x"].pointer
-    assert pointer_of(workspace.arrays["y"]) == workspace._outputs["y"].pointer
+    assert pointer_of(workspace.arrays["x"]) == workspace._guarded["x"].pointer
+    assert pointer_of(workspace.arrays["y"]) == workspace._guarded["y"].pointer
 
 
 def read_by(library, array):

@@ -25,7 +25,7 @@ def workspace(backend, layout):  # noqa: F811
 
 
 def test_a_library_sees_the_array_where_it_lies(workspace, layout):
-    for name, array in (("x", workspace._inputs["x"]), ("y", workspace._outputs["y"])):
+    for name, array in (("x", workspace._guarded["x"]), ("y", workspace._guarded["y"])):
         wrapped = workspace.arrays[name]
         assert pointer_of(wrapped) == array.pointer
         if hasattr(wrapped, "__dask_graph__"):
@@ -38,7 +38,7 @@ def test_a_library_sees_the_array_where_it_lies(workspace, layout):
 
 
 def test_contents_poison_and_comparison_are_as_in_c_order(workspace):
-    output = workspace._outputs["y"]
+    output = workspace._guarded["y"]
     assert workspace.compare("y", X, Tolerance()).unwritten == X.size
     workspace.poison()
     assert workspace.compare("y", X, Tolerance()).unwritten == X.size
@@ -88,7 +88,7 @@ def _fill_by_numba(y, stream):
 def test_a_write_next_to_an_element_is_damage(workspace, layout):
     from pytest_gpukern.gpu.runtime import checked
 
-    output = workspace._outputs["y"]
+    output = workspace._guarded["y"]
     beside = 4 if layout == "strided" else X.nbytes
     checked("cuMemsetD8", output.pointer + beside, 0, 4)
     (found,) = workspace.damage()
