@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from pytest_gpukern.gpu.nvml import DeviceState, GpuProcess
 from pytest_gpukern.measure.observers import Instruments, Look, Observation, ObservedCall, Observer, Seen
@@ -37,9 +35,10 @@ class ClockObserver(Observer):
 class ClockObservation(Observation):
     """Says which batches count, pauses after those that do not, and finally gives up."""
 
-    def __init__(self, instruments: Instruments, *, recovery: Recovery | None = None) -> None:
+    def __init__(self, instruments: Instruments, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self._instruments = instruments
-        self._recovery = recovery or Recovery()
+        self._sleep = sleep
+        self._disturbed, self._paused_s, self._last = 0, 0.0, ""
         self._states: list[DeviceState] = []
         self._clocks: list[float | None] = []
 
@@ -66,14 +65,29 @@ class ClockObservation(Observation):
         self._states.append(now)
         if disturbance is None:
             return Look()
-        hopeless = None if self._recovery.pause(disturbance) else self._recovery.reason
+        hopeless = self._pause(disturbance)
         self._states.append(self._instruments.state())
-        return Look(fault=str(disturbance), hopeless=hopeless)
+        return Look(fault=disturbance, hopeless=hopeless)
+
+    def _pause(self, disturbance: str) -> str | None:
+        """Pauses after a disturbed batch; says why we give up instead, once the pauses add up."""
+        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**self._disturbed)
+        self._disturbed, self._last = self._disturbed + 1, disturbance
+        if self._paused_s + pause_s > _PAUSES_S:
+            paused = f"even after {self._paused_s:.3g} s of pauses"
+            return f"could not be measured cleanly: {self._counted}, {paused}, the last time: {disturbance}"
+        self._paused_s += pause_s
+        self._sleep(pause_s)
+        return None
+
+    @property
+    def _counted(self) -> str:
+        return f"{'1 batch was' if self._disturbed == 1 else f'{self._disturbed} batches were'} disturbed"
 
     def finish(self, measurement: Measurement) -> Seen:  # noqa: ARG002
         texts = device_notes(self._states, self._clocks, max_sm_mhz=self._instruments.max_sm_mhz)
-        first = (self._recovery.note,) if self._recovery.note else ()
-        notes = tuple(Note(text, About.NOISE) for text in (*first, *texts))
+        left_out = [f"{self._counted} and left out, the last time: {self._last}"] if self._disturbed else []
+        notes = tuple(Note(text, About.NOISE) for text in (*left_out, *texts))
         last = self._states[-1]
         clocks = [clock for clock in self._clocks if clock is not None]
         sm_mhz = None if last.sm_clock_mhz is None else float(last.sm_clock_mhz)
@@ -124,17 +138,10 @@ _SAME_CLOCK = 0.01  # NVML's steps are up to 0.8 %
 _BUSY_PERCENT = 5  # a program that merely polls stays below
 _COPIES_BYTES_PER_S = 1e9  # a fiftieth of an H200's link; a neighbour that used all of it cost 23 %
 
-
-@dataclass(frozen=True)
-class Disturbance:
-    """Why the samples of a batch are invalid: the kind in a word or two, what was seen, and the remedy."""
-
-    kind: str
-    seen: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.seen}; {self.remedy}"
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
+"""Pauses double from the first to the longest, as in NVBench."""
+_PAUSES_S = 3.0
+"""Once the pauses add up to this, no batch is repeated."""
 
 
 def batch_fault(
@@ -144,8 +151,10 @@ def batch_fault(
     sm_mhz: float | None = None,
     max_sm_mhz: float | None = None,
     max_memory_mhz: float | None = None,
-) -> Disturbance | None:
-    """Returns why the samples taken between two states are invalid, or None; unknown values are not judged.
+) -> str | None:
+    """Says why the samples taken between two states are invalid, with the remedy, or returns None.
+
+    Unknown values are not judged.
 
     `sm_mhz` is the SM clock measured right after the batch; without it we use NVML's.
     """
@@ -190,7 +199,7 @@ def _copied(states: Sequence[DeviceState]) -> float:
     return max(state.pcie_bytes_per_s or 0.0 for state in states)
 
 
-def _throttled(before: DeviceState, after: DeviceState) -> Disturbance | None:
+def _throttled(before: DeviceState, after: DeviceState) -> str | None:
     active = {*(before.clock_events or ()), *(after.clock_events or ())}
     for event, words in INVALIDATING.items():
         share = _limited_share(before, after, event)
@@ -201,13 +210,13 @@ def _throttled(before: DeviceState, after: DeviceState) -> Disturbance | None:
             details.append(f"GPU at {after.temperature_c} °C")
         if after.memory_temperature_c is not None:
             details.append(f"memory at {after.memory_temperature_c} °C")
-        return Disturbance(event, f"{words} ({', '.join(details)})", _REMEDIES[event])
+        return f"{words} ({', '.join(details)}); {_REMEDIES[event]}"
     return None
 
 
 def _slow_clock(
     before: DeviceState, after: DeviceState, measured_mhz: float | None, max_mhz: float | None
-) -> Disturbance | None:
+) -> str | None:
     idle = "gpu_idle" in (after.clock_events or ())
     mhz = measured_mhz
     if mhz is None and not idle:  # NVML's clock of an idle GPU is not the batch's
@@ -216,16 +225,16 @@ def _slow_clock(
         return None
     if any(event in (after.clock_events or ()) or _held((before, after), event) for event in ORDINARY):
         return None
-    seen = f"the SM clock was {mhz:.0f} MHz, {100 * mhz / max_mhz:.0f} % of {max_mhz:.0f} MHz"
     remedy = (
         "the driver saw an idle GPU: give it more work a call, or lock its clocks (nvidia-smi -lgc)"
         if idle
         else "see what lowers it with nvidia-smi -q -d PERFORMANCE,CLOCK"
     )
-    return Disturbance("SM clock", seen, remedy)
+    share = f"{100 * mhz / max_mhz:.0f} % of {max_mhz:.0f} MHz"
+    return f"the SM clock was {mhz:.0f} MHz, {share}; {remedy}"
 
 
-def _memory_clock(before: DeviceState, after: DeviceState, max_mhz: float | None) -> Disturbance | None:
+def _memory_clock(before: DeviceState, after: DeviceState, max_mhz: float | None) -> str | None:
     first, last = before.memory_clock_mhz, after.memory_clock_mhz
     if last is None:
         return None
@@ -236,11 +245,10 @@ def _memory_clock(before: DeviceState, after: DeviceState, max_mhz: float | None
         seen = f"was {last} MHz, {100 * last / max_mhz:.0f} % of {max_mhz:.0f} MHz"
     else:
         return None
-    remedy = "lock the memory clock (nvidia-smi -lmc) or keep the GPU from idling"
-    return Disturbance("memory clock", f"the memory clock {seen}", remedy)
+    return f"the memory clock {seen}; lock it (nvidia-smi -lmc) or keep the GPU from idling"
 
 
-def _other_process(before: DeviceState, after: DeviceState) -> Disturbance | None:
+def _other_process(before: DeviceState, after: DeviceState) -> str | None:
     there = {process.pid for process in before.foreign}
     new = [process for process in after.foreign if process.pid not in there]
     busy = [process for process in after.foreign if (process.sm_percent or 0) >= _BUSY_PERCENT]
@@ -253,8 +261,7 @@ def _other_process(before: DeviceState, after: DeviceState) -> Disturbance | Non
         seen = f"began to use the device during the batch: {_named(new)}"
     else:
         return None
-    seen = f"another process {seen}"
-    return Disturbance("other process", seen, "stop it or choose another device (--gpukern-device)")
+    return f"another process {seen}; stop it or choose another device (--gpukern-device)"
 
 
 def _held(states: Sequence[DeviceState], event: str) -> bool:
@@ -283,54 +290,3 @@ def _clock_range(
 
 def _named(processes: Iterable[GpuProcess]) -> str:
     return ", ".join(str(process) for process in processes)
-
-
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
-"""Pauses double from the first to the longest, as in NVBench."""
-_PAUSES_S = 3.0
-"""Once the pauses add up to this, no batch is repeated."""
-
-
-class Recovery:
-    """Counts the disturbed batches of one measurement and pauses after each.
-
-    A pause lets the device rest, so make one untimed call before the next batch.
-    """
-
-    def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._sleep = sleep
-        self._paused_s = 0.0
-        self._seen: list[Disturbance] = []
-
-    def pause(self, disturbance: Disturbance) -> bool:
-        """Notes a disturbed batch and pauses; returns False, without a pause, once none is left."""
-        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** len(self._seen))
-        self._seen.append(disturbance)
-        if self._paused_s + pause_s > _PAUSES_S:
-            return False
-        self._paused_s += pause_s
-        self._sleep(pause_s)
-        return True
-
-    @property
-    def reason(self) -> str:
-        """Why we give up: what was seen, how often, after how long a pause, and the remedies."""
-        remedies = "; ".join(dict.fromkeys(disturbance.remedy for disturbance in self._seen))
-        return (
-            f"could not be measured cleanly: {self._counted()}, "
-            f"even after {self._paused_s:.3g} s of pauses: {self._causes()}. Remedy: {remedies}"
-        )
-
-    @property
-    def note(self) -> str | None:
-        """The batches that a measurement that ended clean left out, or None."""
-        return f"{self._counted()} and left out: {self._causes()}" if self._seen else None
-
-    def _counted(self) -> str:
-        count = len(self._seen)
-        return f"{count} {'batch was' if count == 1 else 'batches were'} disturbed"
-
-    def _causes(self) -> str:
-        last = {disturbance.kind: disturbance.seen for disturbance in self._seen}
-        counts = Counter(disturbance.kind for disturbance in self._seen)
-        return ", ".join(f"{count} × {last[kind]}" for kind, count in counts.most_common())
