@@ -17,15 +17,9 @@ import pytest
 
 
 class _SkcudaFinder(MetaPathFinder):
-    """Finds scikit-cuda, and supplies what it needs while one of its modules is executed.
+    """Finds scikit-cuda, and supplies what it needs while one of its modules is executed."""
 
-    Attributes:
-        changes: what we supplied so far, in words.
-    """
-
-    def __init__(self) -> None:
-        self.changes: list[str] = []
-        self._supplying = False
+    executed = False
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -39,19 +33,12 @@ class _SkcudaFinder(MetaPathFinder):
         return spec
 
     def _execute(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
-        if self._supplying:  # imported by another module of it
+        self.executed = True
+        with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patched:
+            warnings.simplefilter("ignore")  # invalid escapes, and a cuBLAS context made in passing
+            for holder, name, stand_in in _stand_ins():
+                patched.setitem(holder, name, stand_in)
             execute(module)
-            return
-        self._supplying = True
-        try:
-            with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patched:
-                warnings.simplefilter("ignore")  # invalid escapes, and a cuBLAS context made in passing
-                for holder, name, stand_in, change in _stand_ins(self.changes):
-                    patched.setitem(holder, name, stand_in)
-                    self.changes += [change] if change else []
-                execute(module)
-        finally:
-            self._supplying = False
 
 
 _FINDER = _SkcudaFinder()
@@ -64,25 +51,26 @@ def supply() -> None:
 
 
 def notes() -> tuple[str, ...]:
-    """Returns what we supplied while scikit-cuda was imported, with its version; else nothing."""
-    if not _FINDER.changes:
+    """Returns what stood in while scikit-cuda was imported, with its version; else nothing."""
+    if not _FINDER.executed:
         return ()
     from skcuda.version import __version__
 
-    return (f"scikit-cuda {__version__}: {'; '.join(dict.fromkeys(_FINDER.changes))}",)
+    gone = "pkg_resources, numpy.typeDict and CUDA's libraries without a version"
+    return (f"scikit-cuda {__version__}: we supplied {gone} while it was imported",)
 
 
-def _stand_ins(changes: list[str]) -> Iterator[tuple[MutableMapping[str, Any], str, Any, str]]:
-    """Yields what to replace while scikit-cuda is imported: where, the name, by what, and that in words."""
+def _stand_ins() -> Iterator[tuple[MutableMapping[str, Any], str, Any]]:
+    """Yields what to replace while scikit-cuda is imported: where, the name, and by what."""
     import numpy as np
 
     # setuptools 82 dropped it. A real one is replaced too: it warns, and refuses a package whose dependencies
     # have other names.
     metadata = ModuleType("pkg_resources")
     vars(metadata).update(declare_namespace=lambda _: None, require=_required)
-    yield sys.modules, metadata.__name__, metadata, "pkg_resources is replaced"
+    yield sys.modules, metadata.__name__, metadata
     codes = {code: np.dtype(code).type for code in np.typecodes["All"]}  # as many as it needs
-    yield vars(np), "typeDict", codes, "numpy.typeDict is supplied"
+    yield vars(np), "typeDict", codes
     load = ctypes.cdll.LoadLibrary
 
     def load_library_of_wheel(name: str) -> Any:
@@ -93,11 +81,9 @@ def _stand_ins(changes: list[str]) -> Iterator[tuple[MutableMapping[str, Any], s
             path = _versioned(name)
             if path is None:
                 raise
-            library = load(path)
-            changes.append(f"{name} is {path}")
-            return library
+            return load(path)
 
-    yield vars(ctypes.cdll), "LoadLibrary", load_library_of_wheel, ""
+    yield vars(ctypes.cdll), "LoadLibrary", load_library_of_wheel
 
 
 def _required(name: str) -> list[SimpleNamespace]:
