@@ -143,7 +143,7 @@ def declared_arguments(
     for name in declared:
         argument = _argument(name, there, len(args))
         if argument is None:
-            why = _why_not_there(option, name, function, there, len(args))
+            why = _why_not_there(name, function, there)
             raise DeclarationError(f"{where}: gpu_benchmark({option}={name!r}): {why}")
         inside = [leaf for leaf in leaves(*argument) if users_array(leaf.value) is not None]
         for named in inside or [argument]:
@@ -220,29 +220,13 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
         return []
 
 
-def _why_not_there(
-    option: str, name: int | str, function: Callable[..., Any], there: Sequence[Argument], positional: int
-) -> str:
+def _why_not_there(name: int | str, function: Callable[..., Any], there: Sequence[Argument]) -> str:
     """Says why a call has no such argument, and what to write instead."""
-    code, inputs = getattr(function, "__code__", None), getattr(function, "nin", None)  # of a ufunc
+    code = getattr(function, "__code__", None)
     if not there or (code and name in (*code.co_freevars, *code.co_names)):
         whose = "a lambda" if getattr(code, "co_name", "") == "<lambda>" else "a call without arguments"
         return f"{whose} hides its arrays: gpu_benchmark(kernel[grid, block], x, out)"
-    names = [place for place, _ in there if place.isidentifier()]
-    remedy = f"give a position, counted from 0, or a name{did_you_mean(name, names)}"
-    if str(name).isidentifier() and (inputs or not names):
-        remedy = "pass it behind the inputs and " * (positional == inputs)
-        remedy += f"write {option}={inputs or positional - 1}"
-    last = f" (0 to {positional - 1})" if positional > 1 else " (0)" if positional else ""
-    has = f"{positional} positional{last}"
-    if names:
-        has += f", and the names {', '.join(names)}"
-    inside = [
-        leaf.place
-        for place, value in there
-        for leaf in leaves(place, value)
-        if leaf.place != place and users_array(leaf.value) is not None
-    ]
-    if inside:
-        has += f", with {', '.join(inside)}"
-    return f"the call has no such argument; it has {has}: {remedy}"
+    inside = [leaf.place for each in there for leaf in leaves(*each) if users_array(leaf.value) is not None]
+    places = dict.fromkeys((*(place for place, _ in there), *inside))
+    remedy = f"give one, or a position from 0 on{did_you_mean(name, places)}"
+    return f"the call has no such argument; it has {', '.join(places)}: {remedy}"

@@ -338,7 +338,7 @@ def test_a_keyword_of_that_name(gpu_benchmark, takes_it):
             "*gpu_benchmark was given NoneType to call: pass the kernel and its arguments,*",
             "*the call takes no outputs; *the marker: @pytest.mark.gpu_benchmark(outputs=…)",
             "test_doubling.py::test_no_array: gpu_benchmark(outputs=…): a is float 2.0, not*",
-            "*: pass it behind the inputs and write outputs=2",
+            "*(outputs='result'): the call has no such argument; it has *: give one, or a position from 0 on",
             "*DeclarationError: gpu_benchmark was given Case to call: call gpu_benchmark.run(case)",
             "  nothing was called before this verify; call gpu_benchmark(kernel, …) first",
             "E * ValueError: rtol='1e-6': must be a finite number ≥ 0, such as 1e-6",

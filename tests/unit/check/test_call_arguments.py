@@ -48,7 +48,7 @@ def test_an_argument_that_is_not_there_is_refused_with_those_that_are(output):
     with pytest.raises(ValueError, match=r"^test_it: gpu_benchmark\(outputs=.*no such argument") as error:
         places((output,), 1, 2, 3, 4, out=5, stream=6)
     assert repr(output) in str(error.value)
-    assert "it has 4 positional (0 to 3), and the names a, x, y, out, out, stream: give" in str(error.value)
+    assert "it has a, x, y, out, stream: give one, or a position from 0 on" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,8 @@ def test_an_argument_that_is_not_there_is_refused_with_those_that_are(output):
     [
         (lambda: launch(1, 2, 3, ONE), (), "out", "a lambda hides its arrays: gpu_benchmark("),
         (lambda x: launch(1, 2, x, ONE), (0,), "ONE", "a lambda hides its arrays: gpu_benchmark(kernel"),
-        (print, (1, 2), "out", "it has 2 positional (0 to 1): write outputs=1"),
-        (SimpleNamespace(nin=1), (1, 2), "out", "it has 2 positional (0 to 1): write outputs=1"),
-        (launch, (1, 2, 3, 4), "oout", "counted from 0, or a name; did you mean 'out'?"),
+        (print, (1, 2), "out", "it has argument 0, argument 1: give one, or a position from 0 on"),
+        (launch, (1, 2, 3, 4), "oout", "from 0 on; did you mean 'out'?"),
     ],
 )
 def test_an_argument_that_is_not_there_is_refused_with_what_to_write(function, args, output, remedy):
@@ -85,7 +84,7 @@ def test_a_name_finds_a_parameter_of_a_configured_kernel_of_numbas():
 
 def test_a_name_is_not_guessed_where_a_callable_tells_no_signature_or_takes_any_number():
     for function in (print, lambda *args: None, dict.update):
-        with pytest.raises(ValueError, match=r"no such argument; it has 1 positional \(0\):"):
+        with pytest.raises(ValueError, match=r"no such argument; it has argument 0:"):
             places(("out",), 1, function=function)
 
 
@@ -113,9 +112,9 @@ def test_an_array_in_a_tuple_list_or_dict_is_named_by_its_place(output, found):
 
 @pytest.mark.parametrize("output", ["2[2]", "2[0][0][0]", "2['x']", "2[1][y]", "2[", "2[1]['z']", "0[0][0]"])
 def test_a_place_that_is_not_there_is_refused_with_those_that_are(output):
-    with pytest.raises(ValueError, match=r"no such argument; it has 3 positional \(0 to 2\), with ") as error:
+    with pytest.raises(ValueError, match=r"no such argument; it has argument 0, ") as error:
         places((output,), *GRID, function=print)
-    assert "argument 2[0], argument 2[1]['x'], argument 2[1]['steps'][0]: give a" in str(error.value)
+    assert "argument 2[0], argument 2[1]['x'], argument 2[1]['steps'][0]: give one" in str(error.value)
 
 
 @pytest.mark.parametrize(
