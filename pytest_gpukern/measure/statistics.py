@@ -23,8 +23,7 @@ _MODE_SHARE = 0.15  # a mode holds at least this share of the samples
 _MODE_GAP = 2.0  # least gap between two modes, in standard deviations within a mode
 _MODE_DISTANCE = 7.0  # least distance of their medians, likewise
 _MODE_SAMPLES = 30  # fewer form gaps by chance
-_WORTH_SAYING = 0.01  # modes and trends below 1 % of the median are not mentioned
-_TREND_P = 0.001
+_WORTH_SAYING = 0.01  # modes that differ by less than 1 % of the median are not mentioned
 _BATCH_SAMPLES = 5  # fewer do not give a reliable median of their batch
 _BATCHES_Z = 3.09  # 99.9 % quantile of the normal distribution: confidence that batches differ
 _KNOWN = 1e6  # from so many degrees of freedom on, a variance counts as known
@@ -46,7 +45,7 @@ def summarize(
     Wolfe & Chicken, *Nonparametric Statistical Methods*, 3rd ed., §3.6; David & Nagaraja, *Order Statistics*,
     §7.1). It is exact rather than interpolated, so it covers at least 95 %. With fewer than six samples no
     interval reaches 95 %: then it is the range, and a note says so. It is never narrower than ± half the
-    timer's resolution. We never drop samples; if they have two modes or a trend, a note says so.
+    timer's resolution. We never drop samples; if they have two modes, a note says so.
 
     The interval assumes independent samples. But samples of one batch may share something, such as the gaps
     between two kernels that were queued together. If batches differ by more than chance (Kruskal & Wallis
@@ -73,7 +72,6 @@ def summarize(
         _batches_differ(middles, median),
         _few(len(ordered)),
         _bimodal(ordered, median, resolution_ns),
-        _trend(samples, median, resolution_ns),
     )
     return Summary(
         median_ns=median,
@@ -218,14 +216,10 @@ def _median_interval(ordered: Sequence[float], middles: Sequence[float]) -> tupl
 def interval_rank(n: int) -> int:
     """Returns the largest rank r for which [x₍ᵣ₎, x₍ₙ₊₁₋ᵣ₎] covers the median with at least 95 %, else 1."""
     rank = min(n, int((n + 1) / 2 - 0.98 * math.sqrt(n)) + 2)  # from the normal distribution, rounded up
-    while rank > 1 and _binomial_tail(n, rank - 1) > 0.025:
+    # P(B < rank) for B ~ Binomial(n, ½), by Abramowitz & Stegun, 26.5.24
+    while rank > 1 and _incomplete_beta(n - rank + 1, rank, 0.5) > 0.025:
         rank -= 1
     return rank
-
-
-def _binomial_tail(n: int, k: int) -> float:
-    """Returns P(B ≤ k) for B ~ Binomial(n, ½) and k < n (Abramowitz & Stegun, 26.5.24)."""
-    return _incomplete_beta(n - k, k + 1, 0.5)
 
 
 def _differing(samples: Sequence[float], batches: Sequence[int], resolution_ns: float) -> tuple[float, ...]:
@@ -304,26 +298,6 @@ def _bimodal(ordered: Sequence[float], median: float, resolution_ns: float) -> s
         return None
     below = 100 * (1 - statistics.median(fast) / statistics.median(slow))
     return f"bimodal: {100 * split / n:.0f} % of the samples gather {below:.3g} % below the others"
-
-
-def _trend(samples: Sequence[float], median: float, resolution_ns: float) -> str | None:
-    """Compares each sample with the one half a session later: the sign test of Cox & Stuart (1955).
-
-    It costs n/2 comparisons, Mann-Kendall n²/2, and one slow sample changes only one sign.
-    """
-    half = (len(samples) + 1) // 2
-    later = [b - a for a, b in zip(samples, samples[half:], strict=False) if a != b]
-    grew = sum(difference > 0 for difference in later)
-    rarer = min(grew, len(later) - grew)
-    if not later or 2 * _binomial_tail(len(later), rarer) > _TREND_P:
-        return None
-    quarter = len(samples) // 4
-    first, last = statistics.median(samples[:quarter]), statistics.median(samples[-quarter:])
-    if first <= 0 or abs(last - first) <= max(resolution_ns, _WORTH_SAYING * median):
-        return None
-    verb = "grew" if last > first else "fell"
-    change = 100 * abs(last / first - 1)
-    return f"time {verb} by {change:.1f} % over the session (last quarter of the samples against the first)"
 
 
 def _sigma(ordered: Sequence[float]) -> float:
