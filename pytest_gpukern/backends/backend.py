@@ -156,7 +156,6 @@ class Backend:
         simulated: its kernels run in Numba's simulator.
         stream: what variants get as `stream`, in the library's own type; None on the host.
         timed_stream: the same stream as one of cuda.core, for timers; None on the host and in the simulator.
-        notes: what we supplied so that the library works here, in words.
         poisons: what we fill outputs with in turn, one before each checked launch.
         workspace_type: makes a `Workspace` of inputs, outputs, placements and poisons.
     """
@@ -166,7 +165,6 @@ class Backend:
     simulated = False
     stream: Any = None
     timed_stream: Any = None
-    notes: tuple[str, ...] = ()
     poisons: tuple[int, ...] = POISONS
     workspace_type: type[Any]
 

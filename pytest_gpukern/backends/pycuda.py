@@ -34,13 +34,11 @@ class PycudaBackend(GpuBackend):
 
     def __init__(self) -> None:
         super().__init__()  # makes the primary context current, which PyCUDA then takes
-        supplied = _import_driver()
+        _import_driver()
         self._context = _primary_context()
         import pycuda.driver
         from cuda.core import Stream
 
-        if supplied:
-            self.notes = (f"PyCUDA {pycuda.VERSION_TEXT}: {'; '.join(supplied)}",)
         self.stream = pycuda.driver.Stream()  # PyCUDA launches on the default stream unless given it
         self.timed_stream = Stream.from_handle(int(self.stream.handle))
 
@@ -74,28 +72,21 @@ class _Address(int):
         return int(self)
 
 
-def _import_driver() -> list[str]:
-    """Imports `pycuda.driver`, supplies what it lacks from CUDA's wheels, and returns that in words."""
-    supplied = []
+def _import_driver() -> None:
+    """Imports `pycuda.driver`, and supplies what it lacks from CUDA's wheels."""
     try:
         import pycuda.driver
     except ImportError as error:
-        library = load_library("curand") if "libcurand" in str(error) else None
-        if library is None:
+        if "libcurand" not in str(error) or load_library("curand") is None:
             raise
         import pycuda.driver  # noqa: F401
 
-        supplied.append(f"libcurand is loaded from {library}")
-    folder = nvcc_on_path()
-    if folder is not None:
-        supplied.append(f"{folder} is appended to PATH, for nvcc")
+    put_nvcc_on_path()
     from pycuda.compiler import DEFAULT_NVCC_FLAGS
 
     headers = missing_include_folder("curand_kernel.h", "curand")
     if headers is not None and f"-I{headers}" not in DEFAULT_NVCC_FLAGS:
         DEFAULT_NVCC_FLAGS.append(f"-I{headers}")
-        supplied.append(f"nvcc is given -I{headers}, for curand_kernel.h")
-    return supplied
 
 
 def _primary_context() -> Any:
@@ -133,14 +124,10 @@ def load_library(name: str) -> str | None:
         return None
 
 
-def nvcc_on_path() -> str | None:
-    """Puts nvcc on PATH if it is not there; returns the folder that was appended, or None.
-
-    Raises:
-        ToolkitError: there is no nvcc.
-    """
+def put_nvcc_on_path() -> None:
+    """Puts nvcc on PATH if it is not there; raises ToolkitError if there is none."""
     if shutil.which("nvcc") is not None:
-        return None
+        return
     from cuda.pathfinder import find_nvidia_binary_utility
 
     nvcc = find_nvidia_binary_utility("nvcc")
@@ -151,7 +138,6 @@ def nvcc_on_path() -> str | None:
         )
     folder = str(Path(nvcc).parent)
     os.environ["PATH"] = os.pathsep.join(filter(None, (os.environ.get("PATH"), folder)))
-    return folder
 
 
 def missing_include_folder(header: str, library: str) -> str | None:

@@ -151,11 +151,8 @@ class Environment:
 
     @property
     def library_notes(self) -> list[str]:
-        """Returns what we supplied to the libraries loaded so far, with its version."""
-        return [
-            *(note for opened in self._backends.values() for note in opened.notes),
-            *skcuda_imports.notes(),
-        ]
+        """Returns what stood in while libraries were imported, with their versions."""
+        return [*skcuda_imports.notes()]
 
 
 def available_host_bytes() -> float:

@@ -51,7 +51,7 @@ def pycuda(monkeypatch):
     """PyCUDA's modules, importable once; `.context` and `.environment` tell what its import saw."""
     host_cuda.install(monkeypatch, backend_module)
     state = SimpleNamespace(context=Context(), device=None)
-    host_cuda.put_module(monkeypatch, "pycuda", VERSION_TEXT="2026.1")
+    host_cuda.put_module(monkeypatch, "pycuda")
     stream = SimpleNamespace(handle=OWN_STREAM)
     host_cuda.put_module(monkeypatch, "pycuda.driver", Stream=lambda: stream)
     host_cuda.put_module(monkeypatch, "pycuda.compiler", DEFAULT_NVCC_FLAGS=[])
@@ -62,7 +62,7 @@ def pycuda(monkeypatch):
         "cuda.core",
         Stream=SimpleNamespace(from_handle=lambda handle: SimpleNamespace(handle=handle)),
     )
-    monkeypatch.setattr(backend_module, "nvcc_on_path", lambda: None)
+    monkeypatch.setattr(backend_module, "put_nvcc_on_path", lambda: None)
     monkeypatch.setattr(backend_module, "missing_include_folder", lambda header, library: None)
     return state
 
@@ -173,9 +173,7 @@ def test_libcurand_of_a_wheel_is_loaded_where_the_loader_finds_none(without_cura
         return "/wheels/libcurand.so.10"
 
     monkeypatch.setattr(backend_module, "load_library", load)
-    assert backend_module.PycudaBackend().notes == (
-        "PyCUDA 2026.1: libcurand is loaded from /wheels/libcurand.so.10",
-    )
+    backend_module.PycudaBackend()
     assert without_curand == ["curand"]
 
 
@@ -185,14 +183,10 @@ def test_the_loaders_error_is_kept_where_there_is_no_libcurand_at_all(without_cu
         backend_module.PycudaBackend()
 
 
-def test_nvcc_and_headers_of_wheels_are_supplied_once_and_said(pycuda, monkeypatch):
-    monkeypatch.setattr(backend_module, "nvcc_on_path", lambda: "/wheels/bin")
+def test_headers_of_wheels_are_supplied_once(pycuda, monkeypatch):
     monkeypatch.setattr(backend_module, "missing_include_folder", lambda header, library: "/wheels/include")
-    (note,) = backend_module.PycudaBackend().notes
-    assert "/wheels/bin is appended to PATH" in note
-    assert "nvcc is given -I/wheels/include, for curand_kernel.h" in note
-    monkeypatch.setattr(backend_module, "nvcc_on_path", lambda: None)
-    assert backend_module.PycudaBackend().notes == ()
+    backend_module.PycudaBackend()
+    backend_module.PycudaBackend()
     assert sys.modules["pycuda.compiler"].DEFAULT_NVCC_FLAGS == ["-I/wheels/include"]
 
 
@@ -285,15 +279,15 @@ def test_a_library_is_loaded_and_its_path_returned(pathfinder):
 def test_nvcc_of_a_wheel_is_appended_to_path(pathfinder, toolkit, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     pathfinder.find_nvidia_binary_utility = lambda name: str(toolkit / "bin" / name)
-    assert backend_module.nvcc_on_path() == str(toolkit / "bin")
+    backend_module.put_nvcc_on_path()
+    backend_module.put_nvcc_on_path()
     assert os.environ["PATH"] == f"/nowhere{os.pathsep}{toolkit / 'bin'}"
-    assert backend_module.nvcc_on_path() is None
 
 
 def test_without_any_nvcc_the_error_says_what_brings_it(pathfinder, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(backend_module.ToolkitError, match=r"PyCUDA compiles with nvcc, .*nvidia-cuda-nvcc"):
-        backend_module.nvcc_on_path()
+        backend_module.put_nvcc_on_path()
 
 
 @pytest.mark.parametrize("folder", ["include", "targets/x86_64-linux/include"])

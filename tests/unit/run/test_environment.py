@@ -22,15 +22,14 @@ class DeviceRefusedError(Exception):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Makes every library open; the dict says, by backend, what opening it raises or notes."""
+    """Makes every library open; the dict says, by backend, what opening it raises."""
     behaviour = {}
 
     def open_backend(name, *, simulated):
-        found = behaviour.get(name, ())
         behaviour.setdefault("opened", []).append(name)
-        if isinstance(found, Exception):
-            raise found
-        return SimpleNamespace(name=name, notes=found)
+        if name in behaviour:
+            raise behaviour[name]
+        return SimpleNamespace(name=name)
 
     def runtime():
         if "device" in behaviour:
@@ -101,15 +100,6 @@ def test_a_device_that_fails_raises_instead_of_skipping(monkeypatch, opened):
     opened["device"] = DeviceRefusedError("CUDA_ERROR_UNKNOWN")
     with pytest.raises(DeviceRefusedError):
         environment(monkeypatch).unusable("cupy")
-
-
-def test_what_we_supplied_to_opened_libraries_is_noted(monkeypatch, opened):
-    opened["skcuda"] = ("scikit-cuda 0.5.3: pkg_resources is replaced",)
-    made = environment(monkeypatch)
-    assert made.library_notes == []
-    made.unusable("cupy")
-    made.unusable("skcuda")
-    assert made.library_notes == ["scikit-cuda 0.5.3: pkg_resources is replaced"]
 
 
 def test_a_host_variant_is_timed_alone_with_a_gpu_or_without_and_a_kernel_holds_its_gpu_only(monkeypatch):
