@@ -94,23 +94,6 @@ class PowerLimits:
 
 
 @dataclass(frozen=True)
-class PcieLink:
-    """The link of a GPU to its host; None if unknown.
-
-    Attributes:
-        generation: now; an idle GPU may use an older one to save power.
-        width: lanes now.
-        max_generation: the newest that both the GPU and its slot can use.
-        max_width: the most lanes that both can use.
-    """
-
-    generation: int | None = None
-    width: int | None = None
-    max_generation: int | None = None
-    max_width: int | None = None
-
-
-@dataclass(frozen=True)
 class Configuration:
     """How a GPU is set up, for administrators; None if unknown.
 
@@ -327,14 +310,18 @@ class Nvml:
             default_power_w=None if power_mw is None else power_mw / 1000,
         )
 
-    def pcie_link(self, uuid: str) -> PcieLink:
+    def pcie_link(self, uuid: str) -> dict[str, int | None]:
+        """Returns generation and lanes of the link to the host, now and the most that GPU and slot can use.
+
+        An idle GPU may use an older generation to save power.
+        """
         gpu = self._whole_gpu(uuid)
-        return PcieLink(
-            generation=self._ask("nvmlDeviceGetCurrPcieLinkGeneration", gpu),
-            width=self._ask("nvmlDeviceGetCurrPcieLinkWidth", gpu),
-            max_generation=self._ask("nvmlDeviceGetMaxPcieLinkGeneration", gpu),
-            max_width=self._ask("nvmlDeviceGetMaxPcieLinkWidth", gpu),
-        )
+        return {
+            "generation": self._ask("nvmlDeviceGetCurrPcieLinkGeneration", gpu),
+            "width": self._ask("nvmlDeviceGetCurrPcieLinkWidth", gpu),
+            "max_generation": self._ask("nvmlDeviceGetMaxPcieLinkGeneration", gpu),
+            "max_width": self._ask("nvmlDeviceGetMaxPcieLinkWidth", gpu),
+        }
 
     def memory_bus_width_bits(self, uuid: str) -> int | None:
         width = self._ask("nvmlDeviceGetMemoryBusWidth", self._whole_gpu(uuid))

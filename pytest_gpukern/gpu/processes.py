@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_gpukern.gpu.model import Device
-from pytest_gpukern.gpu.nvml import Configuration, DeviceState, GpuProcess, Nvml, PcieLink, PowerLimits
+from pytest_gpukern.gpu.nvml import Configuration, DeviceState, GpuProcess, Nvml, PowerLimits
 
 FAMILY = "GPUKERN_FAMILY"
 """Variable in which a process gives its child sessions our process ids, as NVML numbers them."""
@@ -136,7 +136,7 @@ class DeviceWatch:
         bytes_per_s = None if copied is None else 1e9 * copied / passed_ns
         return dataclasses.replace(state, foreign=foreign, pcie_bytes_per_s=bytes_per_s)
 
-    def setup(self) -> tuple[Configuration, PcieLink, PowerLimits]:
+    def setup(self) -> tuple[Configuration, dict[str, int | None], PowerLimits]:
         """Asks NVML how the device is set up, linked to its host and limited, in some fifteen calls."""
         nvml, uuid = self._nvml, self._uuid
         return nvml.configuration(uuid), nvml.pcie_link(uuid), nvml.limits(uuid)

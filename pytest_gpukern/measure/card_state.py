@@ -42,7 +42,7 @@ class CardObserver(Observer):
         except DeviceError:  # the next test reports it
             return None
         values: dict[str, Value] = {"power_limit_w": limits.power_w}
-        values |= {f"pcie.{name}": value for name, value in vars(link).items()}
+        values |= {f"pcie.{name}": value for name, value in link.items()}
         limited_s = {name: (after[name] - before[name]) / 1e9 for name in after if name in before}
         values |= {f"limited_s.{name}": seconds for name, seconds in limited_s.items()}
         values |= {name: value for name, value in vars(setup).items() if name in OBSERVERS[CARD].figures}

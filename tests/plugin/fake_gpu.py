@@ -113,9 +113,9 @@ class Board:
         return DeviceState(at_ns=0)
 
     def setup(self):
-        from pytest_gpukern.gpu.nvml import Configuration, PcieLink, PowerLimits
+        from pytest_gpukern.gpu.nvml import Configuration, PowerLimits
 
-        return Configuration(remapped_rows=0), PcieLink(5, 16, 5, 16), PowerLimits(700.0)
+        return Configuration(remapped_rows=0), {"generation": 5, "width": 16}, PowerLimits(700.0)
 
 
 def _not_selected(environment, name):

@@ -15,7 +15,6 @@ from pytest_gpukern.gpu.nvml import (
     GpuProcess,
     GpuRecord,
     Nvml,
-    PcieLink,
     PowerLimits,
     Utilization,
 )
@@ -95,7 +94,7 @@ class FakeNvml(Nvml):
     bus_bits: int | None = 6144
     max_clocks: tuple[int | None, int | None] = (1980, 3201)
     setup: Configuration = HEALTHY
-    links: dict[str, PcieLink] = field(default_factory=dict)
+    pcie_width: int = 16
     pcie: list[int] = field(default_factory=list)
     closed: bool = False
 
@@ -124,8 +123,8 @@ class FakeNvml(Nvml):
     def configuration(self, uuid: str) -> Configuration:
         return self.setup
 
-    def pcie_link(self, uuid: str) -> PcieLink:
-        return self.links.get(uuid, PcieLink(5, 16, 5, 16))
+    def pcie_link(self, uuid: str) -> dict[str, int | None]:
+        return {"generation": 5, "width": self.pcie_width, "max_generation": 5, "max_width": 16}
 
     def memory_bus_width_bits(self, uuid: str) -> int | None:
         return self.bus_bits

@@ -3,10 +3,9 @@
 from types import SimpleNamespace
 
 import pytest
-from fake_nvml import UUIDS, FakeNvml, gpu, state
+from fake_nvml import FakeNvml, gpu, state
 
 from pytest_gpukern.gpu.errors import DeviceError
-from pytest_gpukern.gpu.nvml import PcieLink
 from pytest_gpukern.gpu.processes import DeviceWatch
 from pytest_gpukern.measure.card_state import CARD
 from pytest_gpukern.measure.observers import OBSERVERS, Instruments, ObservedCall, Observers
@@ -18,7 +17,7 @@ def limited(ms):
 
 @pytest.fixture
 def nvml():
-    return FakeNvml(states=[limited(7)], links={UUIDS[0]: PcieLink(5, 8, 5, 16)})
+    return FakeNvml(states=[limited(7)], pcie_width=8)
 
 
 @pytest.fixture
