@@ -85,9 +85,8 @@ class ClockObservation(Observation):
         return f"{'1 batch was' if self._disturbed == 1 else f'{self._disturbed} batches were'} disturbed"
 
     def finish(self, measurement: Measurement) -> Seen:  # noqa: ARG002
-        texts = device_notes(self._states, self._clocks, max_sm_mhz=self._instruments.max_sm_mhz)
         left_out = [f"{self._counted} and left out, the last time: {self._last}"] if self._disturbed else []
-        notes = tuple(Note(text, About.NOISE) for text in (*left_out, *texts))
+        notes = tuple(Note(text, About.NOISE) for text in (*left_out, *device_notes(self._states)))
         last = self._states[-1]
         clocks = [clock for clock in self._clocks if clock is not None]
         sm_mhz = None if last.sm_clock_mhz is None else float(last.sm_clock_mhz)
@@ -166,22 +165,16 @@ def batch_fault(
     )
 
 
-def device_notes(
-    states: Sequence[DeviceState],
-    clocks_mhz: Sequence[float | None] = (),
-    *,
-    max_sm_mhz: float | None = None,
-) -> tuple[str, ...]:
+def device_notes(states: Sequence[DeviceState]) -> tuple[str, ...]:
     """Says what the device did during a whole valid measurement, a text a note.
 
-    `states` were taken before, between and after its batches, `clocks_mhz` are the SM clocks after batches.
+    The states were taken before, between and after its batches. Its clocks are figures, and no note.
     """
     notes = []
     seen = {event for state in states for event in state.clock_events or ()}
     held = [words for event, words in ORDINARY.items() if event in seen or _held(states, event)]
     if held:
-        clocks = _clock_range(states, clocks_mhz, max_sm_mhz)
-        notes.append(f"clocks held down by {' and '.join(held)}{clocks}")
+        notes.append(f"clocks held down by {' and '.join(held)}")
     foreign = states[-1].foreign
     if foreign:
         notes.append(f"other processes on the device, idle as far as we can tell: {_named(foreign)}")
@@ -274,18 +267,6 @@ def _limited_share(before: DeviceState, after: DeviceState, event: str) -> float
     if passed <= 0 or event not in before.limited_ns or event not in after.limited_ns:
         return 0.0
     return min(1.0, (after.limited_ns[event] - before.limited_ns[event]) / passed)
-
-
-def _clock_range(
-    states: Sequence[DeviceState], clocks_mhz: Iterable[float | None], max_mhz: float | None
-) -> str:
-    known = [mhz for mhz in clocks_mhz if mhz is not None]
-    known = known or [float(state.sm_clock_mhz) for state in states[1:] if state.sm_clock_mhz is not None]
-    if not known:
-        return ""
-    low, high = f"{min(known):.0f}", f"{max(known):.0f}"
-    between = low if low == high else f"{low} to {high}"
-    return f": SM clock {between} MHz" + (f" of {max_mhz:.0f}" if max_mhz else "")
 
 
 def _named(processes: Iterable[GpuProcess]) -> str:
