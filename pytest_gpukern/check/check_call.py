@@ -597,19 +597,13 @@ class GuardedArrays:
 def _known(array: Any) -> tuple[str, UsersArray]:
     """Returns the backend of an array's library and where the array lies; raises TypeError for others."""
     library, memory = backend_of(type(array)), users_array(array)
-    if library is None or memory is None or not memory.holds_numbers:
-        why = "is not an array of numbers from a known library"
-    elif "bfloat16" in memory.read_as:
-        why = "is of bfloat16, which NumPy lacks"
-    elif memory.shape == ():
-        why = "has no dimension"
-    elif library == "torch" and not memory.on_device:
-        if "triton.runtime.interpreter" in sys.modules:  # loaded only where it runs the kernels
-            return "triton", memory
-        why = "is in host memory"
-    else:
-        return library, memory
-    raise TypeError(
-        f"gpu_benchmark.guarded: {type_name(array)} {why}: give a NumPy array, or a device array of Numba, "
-        "CuPy, PyCUDA or PyTorch, of one dimension or more"
-    )
+    if library == "torch" and memory is not None and not memory.on_device:  # which the interpreter takes
+        library = "triton" if "triton.runtime.interpreter" in sys.modules else None
+    fits = memory is not None and memory.holds_numbers and "bfloat16" not in memory.read_as and memory.shape
+    if library is None or memory is None or not fits:
+        raise TypeError(
+            f"gpu_benchmark.guarded: {type_name(array)} of this dtype, shape or place cannot be guarded: "
+            "give numbers in an array of NumPy, or on the device of Numba, CuPy, PyCUDA or PyTorch, of one "
+            "dimension or more, and not of bfloat16"
+        )
+    return library, memory

@@ -59,18 +59,11 @@ class Masked(np.ndarray):
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ([1, 2], "builtins.list is not an array of numbers from a known library"),
-        (np.zeros(2).view(Masked), "Masked is not an array"),
-        (np.zeros(2, object), "is not an array of numbers"),
-        (np.float32(1), "is not an array of numbers"),
-        (np.zeros(()), "has no dimension"),
-    ],
+    "given", [[1, 2], np.zeros(2).view(Masked), np.zeros(2, object), np.float32(1), np.zeros(())]
 )
 @pytest.mark.parametrize("copied", [True, False])
-def test_what_cannot_be_made_so_is_refused_with_what_can(guarded, copied, given, why):
-    with pytest.raises(TypeError, match=f"{why}.*: give a NumPy array, or a device array"):
+def test_what_cannot_be_made_so_is_refused_with_what_can(guarded, copied, given):
+    with pytest.raises(TypeError, match=r"cannot be guarded: give numbers in an array of NumPy"):
         guarded.make(given, None, copied=copied)
     assert not guarded.held
 
@@ -85,13 +78,13 @@ ON_DEVICE = {"data": (4096, False), "shape": (3,), "typestr": "<i2", "version": 
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    "given",
     [
-        (tensor("torch.float32", is_cuda=False, numpy=lambda self: np.zeros(3)), "is in host memory"),
-        (tensor("torch.bfloat16", is_cuda=True, __cuda_array_interface__=ON_DEVICE), "is of bfloat16"),
+        tensor("torch.float32", is_cuda=False, numpy=lambda self: np.zeros(3)),
+        tensor("torch.bfloat16", is_cuda=True, __cuda_array_interface__=ON_DEVICE),
     ],
 )
-def test_tensors_that_have_no_workspace_are_refused(guarded, monkeypatch, given, why):
+def test_tensors_that_have_no_workspace_are_refused(guarded, monkeypatch, given):
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(int16="int16"))
-    with pytest.raises(TypeError, match=f"torch.Tensor {why}"):
+    with pytest.raises(TypeError, match=r"torch.Tensor of this dtype, shape or place cannot be"):
         guarded.make(given, None, copied=True)
