@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import collections.abc
-import dataclasses
-import enum
-import types
-import typing
-
 import msgspec
+from any_value import values_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_up_results import FINGERPRINT, measured, result
@@ -17,37 +12,7 @@ from msgspec import structs
 from pytest_gpukern.baseline.codec import Processes, unfolded, unfolded_sessions
 from pytest_gpukern.values.result import Result
 
-texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-values = {
-    str: texts,
-    int: st.integers(0, 10**9),
-    float: st.floats(1e-9, 1e15),
-    bool: st.booleans(),
-    type(None): st.none(),
-}
-
-
-def made(kind):
-    """Any value of a type that the model has, so that a field that is added later is tried as well."""
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin is typing.Annotated:
-        return made(inner[0])
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return st.sampled_from(kind)
-    if hasattr(kind, "__struct_fields__") or dataclasses.is_dataclass(kind):
-        hints = typing.get_type_hints(kind, include_extras=True)
-        names = kind.__struct_fields__ if hasattr(kind, "__struct_fields__") else kind.__dataclass_fields__
-        return st.builds(kind, **{name: made(hints[name]) for name in names})
-    if origin in (types.UnionType, typing.Union):
-        return st.none() | st.booleans() | texts if len(inner) > 2 else made(inner[0]) | made(inner[1])
-    if origin in (dict, collections.abc.Mapping):
-        return st.dictionaries(made(inner[0]), made(inner[1]), max_size=2)
-    if origin is tuple and inner[-1] is ...:
-        return st.lists(made(inner[0]), max_size=2).map(tuple)
-    return st.tuples(*map(made, inner)) if origin is tuple else values[kind]
-
-
-sessions = made(Result).map(lambda each: structs.replace(each, nodeid="n"))
+sessions = values_of(Result).map(lambda each: structs.replace(each, nodeid="n"))
 """Results of one test, which mostly come from other processes."""
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from pytest_gpukern.values.options import OPTIONS, SettingsError, parse_threshold
+from pytest_gpukern.values.options import OPTIONS, SettingsError
 from pytest_gpukern.values.settings import Settings
 
 HERE = Path("/invoked/here")
@@ -107,43 +104,16 @@ def test_what_needs_another_option_is_read_beside_it(source, values, attribute, 
 
 
 @pytest.mark.parametrize(
-    "reason", [" ", "TEXT", "<text>", "…", "...", "-", "why", "Why times changed", "TODO"]
-)
-def test_a_blank_or_a_placeholder_is_no_reason(reason):
-    message = refused(benchmark=True, given={"baseline": "update", "reason": reason})
-    assert message.startswith(f"--gpukern-reason={reason}: {reason!r} is no reason: say why times changed; ")
-
-
-@pytest.mark.parametrize(
     "reason", ["#123", "x", "why not: bounds are checked", "der Text ist größer", "境界検査"]
 )
 def test_what_says_anything_is_a_reason(reason):
     assert read(benchmark=True, given={"baseline": "update", "reason": reason}).reason == reason
 
 
-@pytest.mark.parametrize(
-    ("options", "remedy"),
-    [
-        ({"simulator": "always"}, "drop it or --gpukern-simulator=always"),
-        ({"backend": "host"}, "drop it or --gpukern-backend=host"),
-        ({"report": ["a.html", "a.csv"]}, "add --gpukern-report=RUN.json"),
-    ],
-)
-def test_a_trace_needs_a_gpu_and_a_run_file(options, remedy):
-    message = refused(benchmark=True, given={"trace": True, "report": ["run.json"], **options})
-    assert message.startswith("--gpukern-trace: ")
-    assert message.endswith(remedy)
-
-
 def test_a_random_seed_is_another_each_time():
     drawn = {read(given={"seed": "random"}).seed for _ in range(8)}
     assert len(drawn) > 1
     assert all(0 <= seed < 2**32 for seed in drawn)
-
-
-@pytest.mark.parametrize("text", ["-1", "1.5", "4294967296", "some", "²", "99999999999999999999"])
-def test_a_seed_that_is_none_is_refused_with_what_is(text):
-    assert f"--gpukern-seed={text}: must be a whole number" in refused(given={"seed": text})
 
 
 @pytest.mark.parametrize(
@@ -185,29 +155,6 @@ def test_the_run_file_is_the_first_report_that_holds_the_whole_run():
 
 
 @pytest.mark.parametrize(
-    ("given", "rule"),
-    [
-        ({"scope": "kernel,nonsense"}, "'nonsense' is none of kernel, transfer"),
-        ({"backend": " , ,"}, "must name some of host, "),
-        *[
-            ({"sessions": text}, "a whole number of processes, 1 or more, such as 5")
-            for text in ("0", "2.5", "²")
-        ],
-        *[
-            ({"timeout": text}, "seconds are a number above 0, such as 60; or off")
-            for text in ("0", "nan", "soon")
-        ],
-        ({"threshold": "5"}, "such as 2% or 0.02; write 5% if per cent are meant"),
-    ],
-)
-def test_a_value_that_cannot_be_is_refused_with_the_rule(given, rule):
-    ((name, text),) = given.items()
-    message = refused(given=given)
-    assert message.startswith(f"--gpukern-{name}={text}: ")
-    assert rule in message
-
-
-@pytest.mark.parametrize(
     "option", [option for option in OPTIONS if option.choices], ids=lambda option: option.name
 )
 @pytest.mark.parametrize("source", ["given", "ini"])
@@ -223,16 +170,7 @@ def test_a_value_that_is_no_choice_is_refused_with_option_value_and_every_choice
     [("2%", 0.02), ("0.5 %", 0.005), ("0.02", 0.02), (" 10% ", 0.1), ("99.9%", 0.999), ("1e-3", 0.001)],
 )
 def test_a_threshold_is_a_percentage_or_a_fraction(text, expected):
-    assert parse_threshold(text, "label") == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    "text", ["0", "0%", "-1%", "100%", "1", "2", "150%", "nan", "nan%", "inf", "two", "%", ""]
-)
-def test_an_impossible_threshold_is_refused_with_a_possible_one(text):
-    with pytest.raises(SettingsError, match=r"more than 0 and less than 100 %, such as 2% or 0.02") as error:
-        parse_threshold(text, "--gpukern-threshold=…")
-    assert str(error.value).startswith("--gpukern-threshold=…: ")
+    assert read(given={"threshold": text}).threshold == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -262,17 +200,6 @@ def test_an_axis_keeps_the_order_of_its_values():
 )
 def test_an_axis_value_is_never_executed_and_never_takes_long(text):
     assert read(given={"axis": [f"n={text}"]}).axes == {"n": (text,)}
-
-
-@pytest.mark.parametrize("entry", ["n", "=5", "n=", "n=,", "two words=1", "1n=3", ""])
-def test_an_axis_that_is_not_name_equals_value_is_refused(entry):
-    message = refused(given={"axis": [entry]})
-    assert f"--gpukern-axis={entry}: an axis is written NAME=VALUE" in message
-
-
-def test_an_axis_given_twice_is_refused_with_how_to_write_it():
-    message = refused(given={"axis": ["n=1", "n=2"]})
-    assert "--gpukern-axis=n=1 n=2: axis 'n' is given twice; write n=1000,2000" in message
 
 
 # Contradictions: (measuring, options, environment), and the way out; the first option is named.
@@ -346,8 +273,62 @@ CONTRADICTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("measuring", "options", "environ", "remedy"), CONTRADICTIONS)
-def test_a_contradiction_is_refused_with_option_and_remedy(measuring, options, environ, remedy):
+CODE, AGAINST, CREATE = {"code": "sm_90"}, {"against": "main"}, {"baseline": "create"}
+UPDATE = {"baseline": "update", "reason": "new tiles"}
+BLANKS = (" ", "TEXT", "<text>", "…", "...", "-", "why", "Why times changed", "TODO")
+UPDATE_ONLY = {"baseline": "update"}
+TRACE, CI = {"trace": True, "report": ["run.json"]}, {"CI": "1"}
+# What nobody can mean, and what is not allowed alone either; the first option is named.
+IMPOSSIBLE = [
+    (False, {"scope": "kernel,nonsense"}, {}, "'nonsense' is none of kernel, transfer"),
+    (False, {"backend": " , ,"}, {}, "must name some of host, "),
+    *[
+        (False, {name: text}, {}, rule)
+        for name, texts, rule in (
+            ("sessions", ("0", "2.5", "²"), "a whole number of processes, 1 or more, such as 5"),
+            ("timeout", ("0", "nan", "soon"), "seconds are a number above 0, such as 60; or off"),
+            ("threshold", ("5",), "such as 2% or 0.02; write 5% if per cent are meant"),
+            (
+                "threshold",
+                ("0", "0%", "-1%", "100%", "1", "2", "150%", "nan", "nan%", "inf", "two", "%"),
+                "more than 0 and less than 100 %, such as 2% or 0.02",
+            ),
+            (
+                "seed",
+                ("-1", "1.5", "4294967296", "some", "²", "99999999999999999999"),
+                "must be a whole number",
+            ),
+            (
+                "code",
+                ("hopper", "90", "sm_9", "sm_90,recorded", ","),
+                "architectures are written sm_90 or sm_80,sm_90; or recorded",
+            ),
+            ("code", (__file__,), f"To select {__file__}, name it before the option"),
+        )
+        for text in texts
+    ],
+    *[
+        (False, {"axis": [text]}, {}, "an axis is written NAME=VALUE")
+        for text in ("n", "=5", "n=", "n=,", "two words=1", "1n=3", "")
+    ],
+    (False, {"axis": ["n=1", "n=2"]}, {}, "axis 'n' is given twice; write n=1000,2000"),
+    *[
+        (True, {"reason": text, "baseline": "update"}, {}, f"{text!r} is no reason: say why")
+        for text in BLANKS
+    ],
+    (True, TRACE | {"simulator": "always"}, {}, "drop it or --gpukern-simulator=always"),
+    (True, TRACE | {"backend": "host"}, {}, "drop it or --gpukern-backend=host"),
+    (True, TRACE | {"report": ["a.html", "a.csv"]}, {}, "add --gpukern-report=RUN.json"),
+    # machine code is recorded under the rules of times
+    (False, CREATE | CODE, CI, "add --gpukern-write-in-ci"),
+    (False, UPDATE | CODE, CI, "add --gpukern-write-in-ci"),
+    (False, UPDATE_ONLY | CODE, {}, "add --gpukern-reason=TEXT"),
+    (False, {"fail-on": "no-gpu"} | CODE, {}, "drop no-gpu or"),
+]
+
+
+@pytest.mark.parametrize(("measuring", "options", "environ", "remedy"), CONTRADICTIONS + IMPOSSIBLE)
+def test_what_cannot_be_is_refused_with_option_value_and_remedy(measuring, options, environ, remedy):
     name, value = next(iter(options.items()))
     shown = "" if value is True else f"={' '.join(value) if isinstance(value, list) else value}"
     message = refused(benchmark=measuring, given=options, environ=environ)
@@ -364,8 +345,6 @@ def test_each_of_two_contradicting_options_is_allowed_alone(measuring, options):
         assert read(benchmark=measuring, given={name: value}).requested
 
 
-CODE, AGAINST, CREATE = {"code": "sm_90"}, {"against": "main"}, {"baseline": "create"}
-UPDATE = {"baseline": "update", "reason": "new tiles"}
 TOGETHER = [
     # what is recorded is measured by five processes, two revisions by four each, and everything else by one
     *((True, {"baseline": mode}, {}, {"sessions": 5}) for mode in ("create", "append")),
@@ -402,29 +381,11 @@ def test_what_a_value_comes_to_depends_on_the_others_and_on_where_it_stands(meas
     assert {name: getattr(settings, name) for name in expected} == expected
 
 
-def test_machine_code_is_recorded_under_the_rules_of_times():
-    for options in (CODE | CREATE, CODE | UPDATE):
-        assert "add --gpukern-write-in-ci" in refused(given=options, environ={"CI": "1"})
-    assert "add --gpukern-reason=TEXT" in refused(given=CODE | {"baseline": "update"})
-    assert "drop no-gpu or" in refused(given=CODE | {"fail-on": "no-gpu"})
-    message = refused(given={"code": True}, ini={"code": "hopper"})
-    assert message.startswith("ini value gpukern_code = hopper: architectures are written")
-
-
-def test_a_path_behind_the_option_is_told_from_an_architecture(tmp_path):
-    message = refused(given={"code": str(tmp_path)})
-    assert message.endswith(f"To select {tmp_path}, name it before the option")
-
-
-@pytest.mark.parametrize("text", ["hopper", "90", "sm_9", "sm_90,recorded", ","])
-def test_an_architecture_that_is_none_is_refused_with_how_to_write_one(text):
-    message = refused(given={"code": text})
-    assert message == f"--gpukern-code={text}: architectures are written sm_90 or sm_80,sm_90; or recorded"
-
-
 def test_a_contradiction_of_the_ini_file_is_named_by_its_ini_value():
     message = refused(benchmark=True, ini={"baseline": "update"}, environ={"CI": "1"})
     assert message.startswith("ini value gpukern_baseline = update: ")
+    message = refused(given={"code": True}, ini={"code": "hopper"})
+    assert message.startswith("ini value gpukern_code = hopper: architectures are written")
 
 
 @pytest.mark.parametrize(("value", "is_ci"), [("1", True), ("github", True), ("", False), ("False", False)])
@@ -462,37 +423,23 @@ def test_an_empty_value_on_the_command_line_is_an_unset_variable():
     assert refused(given={"device": ""}).startswith("--gpukern-device= is empty")
 
 
-SHOW_SETTINGS = """
-import json
-from pytest_gpukern.values.settings import Settings
-
-def pytest_report_header(config):
-    settings = Settings.from_config(config, environ={})
-    return "settings: " + json.dumps(vars(settings), default=str)
-"""
-
-
-@pytest.fixture
-def settings_in_pytest(tmp_path):
-    """Settings of a pytest process of its own: in this one, the plugin may not switch Numba again."""
-
-    def read_there(ini, *arguments):
-        (tmp_path / "pytest.ini").write_text(f"[pytest]\n{ini}\n")
-        (tmp_path / "conftest.py").write_text(SHOW_SETTINGS)
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        (line,) = [line for line in done.stdout.splitlines() if line.startswith("settings: ")] or [done]
-        return json.loads(line.removeprefix("settings: "))
-
-    return read_there
-
-
-def test_pytest_itself_delivers_command_line_and_ini_values(settings_in_pytest, tmp_path):
+def test_pytest_itself_delivers_command_line_and_ini_values(pytester):
     ini = "gpukern_cache = hot\ngpukern_axis = n=10**3 m=a,b\ngpukern_trace = false\ngpukern_report = r.json"
-    assert settings_in_pytest(ini)["axes"] == {"n": [1000], "m": ["a", "b"]}
-    found = settings_in_pytest(ini, "--gpukern-threshold=3%", "--gpukern-axis", "n=7")
-    assert found["threshold"] == 0.03
-    assert found["cache"] == "hot"
-    assert found["axes"] == {"n": [7]}
-    assert found["trace"] is False
-    assert found["reports"] == [str(tmp_path / "r.json")]
+    pytester.makeini(f"[pytest]\n{ini}\n")
+    report = pytester.path / "r.json"
+    for given, threshold, axes in (
+        ((), 0.02, {"n": (1000,), "m": ("a", "b")}),
+        (("--gpukern-threshold=3%", "--gpukern-axis", "n=7"), 0.03, {"n": (7,)}),
+    ):
+        read_there = {"cache": "hot", "axes": axes, "threshold": threshold, "reports": [str(report)]}
+        pytester.makepyfile(
+            f"""
+from pytest_gpukern.values.settings import Settings
+def test_it(request):
+    found = vars(Settings.from_config(request.config, environ={{}}))
+    found["reports"] = [str(path) for path in found["reports"]]
+    assert found.items() >= {read_there | {"trace": False}}.items()
+"""
+        )
+        never = ("--gpukern-simulator=never", "-p", "no:cacheprovider")
+        pytester.runpytest_inprocess(*never, *given).assert_outcomes(passed=1)
