@@ -291,7 +291,7 @@ COLUMNS = {
     "first_call": TimeColumn("first call", _first_call_text, dispensable=0),
     "time": TimeColumn("time", _time_text),
     "uncertainty": TimeColumn(
-        "±", lambda row: units.share(row.timed.summary.half_width) if row.timed else "", dispensable=5
+        "±", lambda row: units.share(row.timed.summary.half_width) if row.timed else "", dispensable=2
     ),
     "rate": TimeColumn("rate", lambda row: rate_text(row.timed) if row.timed else "", dispensable=4),
     "ceiling": TimeColumn("of ceiling", lambda row: " ".join(nearest_ceiling(row.shares)), dispensable=3),
@@ -300,7 +300,7 @@ COLUMNS = {
         lambda row: units.factor(row.factor) if row.timed and row.result.speedup_against else "",
         dispensable=1,
     ),
-    "error": TimeColumn("error", lambda row: error_text(row.result) if row.first else "", dispensable=2),
+    "error": TimeColumn("error", lambda row: error_text(row.result) if row.first else "", dispensable=5),
     "verdict": TimeColumn("verdict", _verdict_text, numeric=False),
 }
 """Name → a column of the terminal's table. The page takes titles and texts from here, too."""
