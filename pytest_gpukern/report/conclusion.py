@@ -31,6 +31,7 @@ from pytest_gpukern.values.failure_table import FAILURES, KIND_OF_FINDING
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.note import NO_GPU
 from pytest_gpukern.values.result import Correctness, GateFailure, Result, SessionRole, Verdict
+from pytest_gpukern.values.untrusted_json import first_line
 from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone, VerdictKind, severity
 
 _SHOWN = 3
@@ -124,7 +125,7 @@ class FailureCard:
         """Says it in one line: `kernel 37.4 → 46.8 µs, +25.4 % [+22.4, +28.4]`, or what is wrong."""
         if self.change is not None:
             return f"{self.scope} {self.change}"
-        return _first_line(self.what[0]) if self.what else ""
+        return first_line(self.what[0]) if self.what else ""
 
 
 @dataclass(frozen=True)
@@ -417,10 +418,6 @@ def _rounded_like(result: Result) -> Iterator[str]:
                 yield f"no relative error of {name} exceeds {bound}: like values rounded to {precision}"
 
 
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]
-
-
 def _worst_first(card: FailureCard) -> tuple[int, float]:
     return severity(card.kind), -units.size_of_change(card.change.ratio if card.change else None)
 
@@ -494,7 +491,7 @@ def others(run: RunResults) -> list[Others]:
     """
     groups: dict[tuple[str, str], list[tuple[float, str, float | None]]] = {}
     for row in run.rows:
-        (kind, reason, verdict), result, time = row.judged, row.result, row.measurement
+        (kind, _, verdict), result, time = row.judged, row.result, row.measurement
         if result.nodeid in run.failures:
             continue
         if kind in STATES and STATES[kind].told:
@@ -503,7 +500,7 @@ def others(run: RunResults) -> list[Others]:
             if units.is_number(ratio) and ratio > 0:  # of what is in doubt, what looks slower comes first
                 size = math.log(ratio) if state.tone is Tone.DOUBTFUL else units.size_of_change(ratio)
             cause = _cause(verdict) if verdict is not None and state.changed else ""
-            cause = cause if state.compared else _first_line(reason)
+            cause = cause if state.compared else row.judged.line
             cause = row.judged.doubt.short if row.judged.doubt else cause
             scope = f" {time.scope}" if time is not None and time.scope != "kernel" else ""
             groups.setdefault((kind, cause), []).append((size, result.case.id + scope, ratio))

@@ -113,13 +113,14 @@ def _errors(result: Result) -> dict[str, Cell]:
 
 
 def _verdict(row: ResultRow) -> dict[str, Cell]:
-    kind, reason, verdict = row.standing
+    kind, _, verdict = row.standing
+    reason = row.standing.line
     if verdict is not None and kind == verdict.kind and reason[:1] in "+-−=@":  # as a change in percent does
         reason = f"time {reason}"
     return {
         "verdict": kind or None,
         **_fields(verdict, "ratio", "ratio_low", "ratio_high", "threshold"),
-        "reason": reason.partition("\n")[0] or None,
+        "reason": reason or None,
     }
 
 

@@ -15,7 +15,7 @@ def properties(run: RunResults) -> list[tuple[str, str]]:
     of the worst failure. Changes are relative, 0.05 for 5 % longer, within a 90 % interval.
     """
     (result,), (row, *_) = run.results, run.rows
-    (kind, reason, verdict), timed = row.standing, row.timed
+    (kind, _, verdict), timed = row.standing, row.timed
     card = next(iter(cards(run)), None)
     values = {
         "headline": f"{card.kind}: {card.headline}" if card else "",
@@ -24,7 +24,7 @@ def properties(run: RunResults) -> list[tuple[str, str]]:
         "low": _change(verdict.ratio_low) if verdict else "",
         "high": _change(verdict.ratio_high) if verdict else "",
         "verdict": kind,
-        "reason": reason.partition("\n")[0],
+        "reason": row.standing.line,
         "since": "; ".join(card.since) if card else "",
         "why": ", ".join(card.why) if card else "",
         "repeat": card.repeat if card else "",

@@ -200,7 +200,7 @@ def _written(report: WriteReport, results: Sequence[Result]) -> list[str]:
     if busy:
         again = "record again while it is idle"
         lines.append(f"recorded while other programs used the host: {_which(busy)}; {again}")
-    reasons = grouped((refusal.reason.partition("\n")[0], refusal.case_id) for refusal in report.refused)
+    reasons = grouped((refusal.reason, refusal.case_id) for refusal in report.refused)
     return lines + [f"not recorded: {reason} ({_which(cases)})" for reason, cases in reasons.items()]
 
 

@@ -12,6 +12,7 @@ from pytest_gpukern.measure.ceilings import Ceilings
 from pytest_gpukern.report import units
 from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Correctness, Measurement, OutputError, Result, Verdict, sizes_text
+from pytest_gpukern.values.untrusted_json import first_line
 from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone, VerdictKind
 
 _COMPUTE_BOUND = 10.0
@@ -92,6 +93,11 @@ class Judged(NamedTuple):
     kind: str = ""
     reason: str = ""
     verdict: Verdict | None = None
+
+    @property
+    def line(self) -> str:
+        """Its reason in one line; a diagnosis has several."""
+        return first_line(self.reason)
 
     @property
     def doubt(self) -> Doubt | None:

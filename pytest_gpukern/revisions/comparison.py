@@ -28,13 +28,14 @@ from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import AgainstError, Revisions, resolve, set_up, worktree
 from pytest_gpukern.revisions.trees import Trees, Turns, Waiting
 from pytest_gpukern.session import stash
-from pytest_gpukern.session.item import first_line, marker_of, measures_in
+from pytest_gpukern.session.item import marker_of, measures_in
 from pytest_gpukern.session.plan import Ahead
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import SessionRole
+from pytest_gpukern.values.untrusted_json import first_line
 
 
 class Against:

@@ -13,9 +13,9 @@ from pytest_gpukern.gate import judge
 from pytest_gpukern.gate.change import Pair, log_ratios, percent
 from pytest_gpukern.gate.spread import SharedSpread, spread_key
 from pytest_gpukern.processes.sessions import Ending
-from pytest_gpukern.session.item import first_line
 from pytest_gpukern.values.difference import NEW_CODE, SAME_CODE
 from pytest_gpukern.values.result import Correctness, Measurement, Result, SessionRole, Verdict, machine_code
+from pytest_gpukern.values.untrusted_json import first_line
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 FEWEST_PAIRS = 2

@@ -12,6 +12,7 @@ from pytest_gpukern.baseline.store import unfit
 from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.sessions import ChildRun, ChildSessions
 from pytest_gpukern.values.result import Result, SessionRole
+from pytest_gpukern.values.untrusted_json import first_line
 
 SESSIONS_TO_RECORD = 3
 """Fewest sessions of a record if some of them died: with fewer its spread is not known."""
@@ -79,5 +80,5 @@ def _why_refused(run: ChildRun, nodeid: str) -> str | None:
         return None if run.ended_early else "the test was not found"
     outcome, text, result, _ = run.endings[nodeid]
     if outcome != "passed":
-        return f"{outcome}: {text}"
+        return f"{outcome}: {first_line(text)}"
     return "it measured nothing" if result is None else unfit(result)

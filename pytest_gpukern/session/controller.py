@@ -19,7 +19,7 @@ import pytest
 from msgspec import structs
 
 from pytest_gpukern.session.collection import KNOWN_CASES_OF_A_WORKER, USAGE_ERROR, left_by_files
-from pytest_gpukern.session.item import first_line, why_not_passed
+from pytest_gpukern.session.item import why_not_passed
 from pytest_gpukern.session.plan import Ahead, Plan, hand_over
 from pytest_gpukern.session.stash import (
     KNOWN_CASES,
@@ -33,7 +33,7 @@ from pytest_gpukern.session.stash import (
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.options import measures, plugin_requested
 from pytest_gpukern.values.phases import ACCOUNT, add_to, phase
-from pytest_gpukern.values.untrusted_json import FileError, built
+from pytest_gpukern.values.untrusted_json import FileError, built, first_line
 
 if TYPE_CHECKING:
     from pytest_gpukern.baseline.merge import WriteReport

@@ -237,7 +237,9 @@ def failing_where_wrong(item: pytest.Item) -> Iterator[None]:
     finally:
         test = attempt_at(item).test
         if test is not None and test.diagnosis is not None:
-            attempt_at(item).was_incorrect = test.diagnosis.partition("\n")[0]
+            from pytest_gpukern.values.untrusted_json import first_line
+
+            attempt_at(item).was_incorrect = first_line(test.diagnosis)
     if _wrong(item) not in (None, told):
         kept = getattr(item, "_excinfo", None)  # unittest's, which pytest prefers to ours
         if kept and isinstance(kept[0].value, pytest.skip.Exception):
@@ -443,12 +445,6 @@ def why_not_passed(report: pytest.TestReport | pytest.CollectReport) -> str:
     from pytest_gpukern.problems.call_by_name import place_of as place  # every run loads this module
 
     return f"{text} in {place(crash.path, crash.lineno)}"
-
-
-def first_line(text: str) -> str:
-    """Returns the first line that says something: behind what ends with a colon, such as a name, the next."""
-    lines = list(filter(None, map(str.strip, text.split("\n"))))
-    return " ".join(lines[: 1 + text.strip().partition("\n")[0].rstrip().endswith(":")])
 
 
 def tear_down(item: pytest.Item, following: pytest.Item | None) -> None:

@@ -193,3 +193,9 @@ def _shown(char: str) -> str:
         return char
     units = char.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
+
+
+def first_line(text: str) -> str:
+    """Returns the first line that says something: behind what ends with a colon, such as a name, the next."""
+    lines = list(filter(None, map(str.strip, text.split("\n"))))
+    return " ".join(lines[: 1 + text.strip().partition("\n")[0].rstrip().endswith(":")])
