@@ -66,13 +66,8 @@ def summarize(
         if not (math.isfinite(sample) and sample >= 0):
             raise ValueError(f"sample {index} is {sample!r} ns: a time must be finite and not negative")
     ordered = sorted(samples)
-    middles = _differing(samples, batches, resolution_ns)
-    median, low, high = _median_interval(ordered, middles)
-    notes = (
-        _batches_differ(middles, median),
-        _few(len(ordered)),
-        _bimodal(ordered, median, resolution_ns),
-    )
+    median, low, high = _median_interval(samples, ordered, batches, resolution_ns)
+    notes = (_few(len(ordered)), _bimodal(ordered, median, resolution_ns))
     return Summary(
         median_ns=median,
         low_ns=max(0.0, min(low, median - resolution_ns / 2)),
@@ -116,8 +111,8 @@ class StoppingRule:
         if n < self.min_samples:
             return None
         if n >= FEWEST_FOR_95_PERCENT:
-            middles = _differing(samples_ns, batches, resolution_ns)
-            median, low, high = _median_interval(sorted(samples_ns), middles)
+            ordered = sorted(samples_ns)
+            median, low, high = _median_interval(samples_ns, ordered, batches, resolution_ns)
             if median > 0 and (high - low) / 2 <= self.target_half_width * median:
                 return f"median known to ±{100 * self.target_half_width:g} %"
             if resolution_ns and n >= _SAMPLES_AT_RESOLUTION and high - low <= resolution_ns:
@@ -205,9 +200,11 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
     return total
 
 
-def _median_interval(ordered: Sequence[float], middles: Sequence[float]) -> tuple[float, float, float]:
-    """Returns median, low and high of the 95 % interval, widened to contain the `middles` of batches."""
-    n = len(ordered)
+def _median_interval(
+    samples: Sequence[float], ordered: Sequence[float], batches: Sequence[int], resolution_ns: float
+) -> tuple[float, float, float]:
+    """Returns median, low and high of the 95 % interval, widened to contain batches that differ."""
+    middles, n = _differing(samples, batches, resolution_ns), len(ordered)
     rank = interval_rank(n)
     return statistics.median(ordered), min([ordered[rank - 1], *middles]), max([ordered[n - rank], *middles])
 
@@ -255,16 +252,6 @@ def _kruskal_wallis(parts: Sequence[Sequence[float]]) -> float:
     h = sum(total**2 / len(part) for total, part in zip(ranks, parts, strict=True))
     varied = 1 - tied / (n**3 - n)
     return (12 / (n * (n + 1)) * h - 3 * (n + 1)) / varied if varied > 0 else 0.0
-
-
-def _batches_differ(middles: Sequence[float], median: float) -> str | None:
-    if not middles or median <= 0 or max(middles) - min(middles) <= _WORTH_SAYING * median:
-        return None
-    low, high = (100 * (middle / median - 1) for middle in (min(middles), max(middles)))
-    return (
-        f"its {len(middles)} batches differ by more than chance: "
-        f"their medians lie {low:+.1f} … {high:+.1f} % from the overall median"
-    ).replace("-", "−")
 
 
 def _few(n: int) -> str | None:
