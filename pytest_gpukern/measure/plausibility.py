@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import functools
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -90,10 +90,10 @@ different moments. A device's clock differs from the host's by some parts in a m
 
 @dataclass(frozen=True)
 class ClockReading:
-    """Two clocks of the host at one moment, in nanoseconds; `raw_ns` is None if there is only one."""
+    """Two clocks of the host at one moment, in nanoseconds."""
 
     perf_ns: int
-    raw_ns: int | None
+    raw_ns: int
 
 
 class ClockGuard:
@@ -113,8 +113,8 @@ class ClockGuard:
         """Reads both clocks before the guarded work, and again if this thread had to wait between them."""
         for _ in range(_TRIES):
             first = self._perf_counter_ns()
-            raw = self._raw_ns() if self._raw_ns else None
-            if raw is None or self._perf_counter_ns() - first < _SLACK_NS / 10:
+            raw = self._raw_ns()
+            if self._perf_counter_ns() - first < _SLACK_NS / 10:
                 break
         return ClockReading(first, raw)
 
@@ -122,12 +122,10 @@ class ClockGuard:
         """Says why times taken since a reading cannot be trusted, naming the clock, or returns None."""
         for name, replacement in replaced_clocks():
             return (
-                f"the clock {name} was replaced by {_described(replacement)}; undo the patch while measuring "
+                f"the clock {name} was replaced by {replacement!r}; undo the patch while measuring "
                 "(freezegun, monkeypatch, mock)"
             )
         now = self.read()
-        if now.raw_ns is None or since.raw_ns is None:
-            return None
         perf_ns, raw_ns = now.perf_ns - since.perf_ns, now.raw_ns - since.raw_ns
         if abs(perf_ns - raw_ns) <= _SHARE * abs(raw_ns) + _SLACK_NS:
             return None
@@ -179,21 +177,11 @@ def device_time_fault(device_ns: float, wall_ns: float) -> str | None:
     )
 
 
-def _raw_clock() -> Callable[[], int] | None:
-    """Returns a clock that nobody slews, read by another system call; None on systems without it."""
-    clock, read = getattr(time, "CLOCK_MONOTONIC_RAW", None), _KEPT.get("clock_gettime_ns")
-    if clock is None or read is None:
-        return None
+def _raw_clock() -> Callable[[], int]:
+    """Returns a clock that nobody slews, read by another system call; without one, the usual clock again."""
+    read: Callable[[], int] = functools.partial(_KEPT["clock_gettime_ns"], time.CLOCK_MONOTONIC_RAW)
     try:
-        read(clock)
+        read()
     except OSError:  # some sandboxes lack it
-        return None
-    return lambda: int(read(clock))
-
-
-def _described(replacement: object) -> str:
-    try:
-        place = inspect.getsourcefile(replacement)  # type: ignore[arg-type]
-    except TypeError:
-        place = None
-    return f"{replacement!r} of {place}" if place else repr(replacement)
+        read = _KEPT["perf_counter_ns"]
+    return read
