@@ -174,25 +174,18 @@ def _refuse_unclear_indices(gpus: Sequence[GpuRecord], environ: Mapping[str, str
 def _named(entry: str, gpus: Sequence[GpuRecord]) -> tuple[str, GpuRecord]:
     """Returns the form of an entry, and the GPU or instance that it names; ValueError says why none."""
     if entry.startswith("MIG-"):
-        instances = {instance.uuid: instance for gpu in gpus for instance in gpu.mig_instances}
-        if entry not in instances:
-            raise ValueError("is not the UUID of a MIG instance")
-        return "MIG", instances[entry]
-    if _is_index(entry):
+        form, named = "MIG", [mig for gpu in gpus for mig in gpu.mig_instances if mig.uuid == entry]
+    elif _is_index(entry):
         digits = entry.lstrip("+0") or "0"
-        if len(digits) > _MOST_DIGITS or int(digits) >= len(gpus):
-            raise ValueError(f"is out of range: valid are 0 to {len(gpus) - 1}")
-        form, gpu = "index", gpus[int(digits)]
-    elif entry.startswith("GPU-"):
-        matches = [gpu for gpu in gpus if gpu.uuid.startswith(entry)] if entry != "GPU-" else []
-        if len(matches) != 1:
-            raise ValueError(f"is the start of {len(matches)} UUIDs" if matches else "starts no GPU's UUID")
-        form, gpu = "GPU", matches[0]
+        form, named = "index", [gpu for place, gpu in enumerate(gpus) if str(place) == digits]
     else:
-        raise ValueError("is neither an index nor a UUID" if entry else "is empty")
-    if gpu.mig_enabled and not gpu.mig_instances:
+        form, named = "GPU", [gpu for gpu in gpus if len(entry) > len("GPU-") and gpu.uuid.startswith(entry)]
+    if len(named) != 1:
+        raise ValueError(f"names {len(named) or 'none'} of the devices below")
+    (part,) = named
+    if part.mig_enabled and not part.mig_instances:
         raise ValueError("is a GPU in MIG mode without any MIG instance")
-    return form, gpu.mig_instances[0] if gpu.mig_enabled else gpu  # CUDA takes the first available
+    return form, part.mig_instances[0] if part.mig_enabled else part  # CUDA takes the first available
 
 
 def _misread(value: str, entry: str, problem: ValueError, gpus: Sequence[GpuRecord]) -> DeviceError:
