@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_gpukern.gpu.simulator.arithmetic import typed_as_on_a_gpu
+from pytest_gpukern.gpu.simulator.arithmetic import fitting, typed_as_on_a_gpu
 from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches, in_kernel
 from pytest_gpukern.gpu.simulator.patching import add, original, replace
@@ -135,15 +135,6 @@ def _scalar_core(body: Callable[..., Any], return_type: Any) -> Callable[..., An
         value = body(*args)
         if value is None:  # NumPy would store it as NaN
             raise TypeError(f"{body.__name__}() returned None where its signature promises {return_type}")
-        return _as_dtype(value, dtype)
+        return fitting(value, dtype)
 
     return core
-
-
-def _as_dtype(value: Any, dtype: Any) -> Any:
-    """Converts as compiled code does: floats to integers toward zero, integers modulo the width."""
-    if isinstance(value, int) and dtype.kind in "iu":
-        bits = dtype.itemsize * 8
-        return np.array(value & ((1 << bits) - 1), dtype=f"u{dtype.itemsize}").view(dtype)[()]
-    with np.errstate(all="ignore"):
-        return np.asarray(value).astype(dtype)[()]
