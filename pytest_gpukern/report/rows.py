@@ -24,9 +24,6 @@ _USUAL = {"num_ctas": "1", "num_stages": "3"}
 Timing = tuple[str, str, str]
 """Scope, timer and cache policy of a measurement."""
 
-_GAPS = 0.01
-"""Share of a call without any kernel from which that is worth saying."""
-
 _LEAST_COPYING = 0.01
 """Share of a call's time that copies from and to the host take at least where these bound it."""
 
@@ -71,14 +68,14 @@ class Footnote:
         kind: of a verdict or a finding; empty for a note.
         key: `scope/timer/cache` of the measurement that a verdict is about.
         ratio: new time ÷ recorded time, for a verdict that has it.
-        quiet: empty where a reader should see it; else what it is about, and a report only counts it.
+        quiet: whether it is told at length only.
     """
 
     kind: str
     text: str
     key: str = ""
     ratio: float | None = None
-    quiet: str = ""
+    quiet: bool = False
 
 
 class Judged(NamedTuple):
@@ -217,10 +214,10 @@ class ResultRow:
         elif kind and STATES[kind].told:
             # What fresh sessions neither confirmed nor cleared needs a reader.
             unsettled = verdict is not None and verdict.unconfirmed
-            quiet = kind if STATES[kind].tone is Tone.DOUBTFUL and not unsettled else ""
+            quiet = STATES[kind].tone is Tone.DOUBTFUL and not unsettled
             said.append(Footnote(kind, reason, time.key, verdict.ratio if verdict else None, quiet))
         notes = [*(_remarks(time) if time else ()), *(result.notes if self.first else ())]
-        said += [Footnote("", note.text, quiet=note.about.counted) for note in notes]
+        said += [Footnote("", note.text, quiet=note.about is not About.READER) for note in notes]
         return said + [Footnote(of.kind, of.text) for of in (result.findings if self.first else ())]
 
 
@@ -318,11 +315,6 @@ def _remarks(measurement: Measurement) -> Iterator[Note]:
     if unused and measurement.invalid is None:
         samples = f"{units.counted(unused, 'sample')} {'was' if unused == 1 else 'were'}"
         yield Note(f"{samples} taken while the device was disturbed, and not used", About.NOISE)
-    busy, span = measurement.busy_ns, measurement.summary.median_ns
-    of_kernel = measurement.scope == "kernel" and units.is_number(span)
-    if of_kernel and units.is_number(busy) and 0 < busy < (1 - _GAPS) * span:
-        ran = f"kernels ran {units.share(busy / span)} of the time"
-        yield Note(f"{ran} between the first's start and the last's end", About.NOISE)
 
 
 def rate_text(measurement: Measurement) -> str:

@@ -10,23 +10,14 @@ from pytest_gpukern.values.stored import Stored
 class About(enum.StrEnum):
     """Says what a note is about; a file has the word. To add a subject, write its row here."""
 
-    counted: str
-    """What a short report counts such notes as; empty where it tells each of them."""
-
-    def __new__(cls, word: str, counted: str) -> About:
-        about = str.__new__(cls, word)
-        about._value_ = word
-        about.counted = counted
-        return about
-
-    READER = "reader", ""
-    """What somebody should see, and perhaps act on."""
-    NOISE = "noise", "noise"
-    TIMERS = "timers", "timers that differ"
-    LAUNCH_COST = "launch cost", "launch cost in the time"
-    SIZES = "sizes", "sizes not checked"
-    UNPOISONED = "unpoisoned", "outputs that were never poisoned"
-    MACHINE_CODE = "machine code", "machine code not known"
+    READER = "reader"
+    """What somebody should see, and perhaps act on. Reports tell the others at length only."""
+    NOISE = "noise"
+    TIMERS = "timers"
+    LAUNCH_COST = "launch cost"
+    SIZES = "sizes"
+    UNPOISONED = "unpoisoned"
+    MACHINE_CODE = "machine code"
 
 
 class Note(Stored, frozen=True):

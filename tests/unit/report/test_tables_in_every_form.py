@@ -169,7 +169,7 @@ def noted(request, note):
 
 def test_a_short_report_tells_a_note_as_its_subject_says_and_a_long_one_and_the_page_tell_each(noted, note):
     short = text_of(noted, verbose=False)
-    assert (f"note {WHERE}: {TEXT}\n" in short) == (TEXT in short) == (not note.about.counted)
+    assert (f"note {WHERE}: {TEXT}\n" in short) == (TEXT in short) == (note.about is About.READER)
     assert TEXT in text_of(noted, verbose=True)
     (case,) = data_of(noted)["runs"][0]["cases"]
     assert ["", TEXT, ""] in case["told"]
