@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
 import re
 import subprocess
@@ -168,35 +167,18 @@ def _lock_problem(uuid: str) -> str | None:
 def _probe(name: str, how: str) -> str | None:
     command = [sys.executable, "-m", "pytest_gpukern.doctor.machine", name, how]
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_PROBE_TIMEOUT_S,
-            check=False,
-        )
+        done = subprocess.run(command, capture_output=True, timeout=_PROBE_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         return f"it did not answer within {_PROBE_TIMEOUT_S:g} s"
-    return read_answer(done.returncode, done.stdout, done.stderr)
+    return read_answer(done.returncode, done.stderr.decode(errors="replace"))
 
 
-def read_answer(status: int, out: str, err: str) -> str | None:
-    """Reads what a probe's process said: why the library cannot be used, or None.
-
-    Libraries print what they like, so the answer is the last line of the output that is JSON with `problem`.
-    """
-    for line in reversed(out.splitlines()):
-        try:
-            answer = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(answer, dict) and "problem" in answer:
-            return None if answer["problem"] is None else str(answer["problem"])
-    end = f"died of signal {-status}" if status < 0 else f"ended with status {status}"
-    last = next((line.strip() for line in reversed(err.splitlines()) if line.strip()), "it said nothing")
-    return f"the process that opened it {end}: {last}"
+def read_answer(status: int, said: str) -> str | None:
+    """Returns why a library cannot be used, by how a probe's process ended; None for status 0."""
+    last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
+    if status < 0:
+        return f"the process that opened it died of signal {-status}: {last}"
+    return last if status else None
 
 
 def _nvcc() -> tuple[int, int] | None:
@@ -247,4 +229,7 @@ def _open_on_the_device(name: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdout.write("\n" + json.dumps({"problem": problem_of(sys.argv[1], sys.argv[2])}) + "\n")
+    reason = problem_of(sys.argv[1], sys.argv[2])
+    sys.stderr.write(f"\n{reason or ''}\n")
+    sys.stderr.flush()
+    os._exit(reason is not None)  # a library that works may still crash when Python ends

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -258,16 +260,30 @@ def test_without_nvml_there_are_no_gpus_and_no_timer_is_tried(examined):
 
 
 @pytest.mark.parametrize(
-    ("status", "out", "err", "problem"),
+    ("status", "said", "problem"),
     [
-        (0, 'a library says hello\n\n{"problem": null}\n', "", None),
-        (0, '{"problem": "ImportError: x"}\n', "noise", "ImportError: x"),
-        (-11, "half a line", "", "the process that opened it died of signal 11: it said nothing"),
-        (3, "", "first\nlast words\n", "the process that opened it ended with status 3: last words"),
+        (0, "a library says hello\n\n\n", None),
+        (1, "noise\n\nImportError: x\n", "ImportError: x"),
+        (-11, "", "the process that opened it died of signal 11: it said nothing"),
+        (3, "first\nlast words\n", "last words"),
     ],
 )
-def test_the_answer_of_a_probe_is_its_last_line_of_json(status, out, err, problem):
-    assert machine.read_answer(status, out, err) == problem
+def test_the_answer_of_a_probe_is_its_status_and_its_last_words(status, said, problem):
+    assert machine.read_answer(status, said) == problem
+
+
+@pytest.mark.parametrize(("module", "problem"), [("json", None), ("antigravity_", "ModuleNotFoundError: ")])
+def test_a_library_is_opened_in_a_process_of_its_own(module, problem):
+    code = (
+        "import runpy, sys\n"
+        "from pytest_gpukern.values.backend_table import BACKENDS, BackendRow\n"
+        f"BACKENDS['cupy'] = BackendRow('', needs=(({module!r}, 'cupy'),))\n"
+        "sys.argv[1:] = ['cupy', 'import']\n"
+        "runpy.run_module('pytest_gpukern.doctor.machine', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    answer = machine.read_answer(done.returncode, done.stderr)
+    assert answer is None if problem is None else answer.startswith(problem)
 
 
 def test_a_library_that_cannot_be_imported_is_said_with_its_error(monkeypatch):
