@@ -69,90 +69,38 @@ def _words(time: SessionTime) -> str:
 # --- a failing result -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class SinceWhen:
-    """Says since when a result of a run differs from its record.
-
-    Attributes:
-        before: the recorded sessions at the old level, oldest first; never empty.
-        since: the recorded sessions after them, which are at the new level; empty if the series has no step.
-        alike: how many of `before` are nearer to the new level, where the series has no step.
-        wrong: whether the result is INCORRECT. Then all sessions are `before`: a record holds no wrong one.
-        until: the commit of this run; empty where it is not known.
-    """
-
-    before: tuple[SessionTime, ...]
-    since: tuple[SessionTime, ...] = ()
-    alike: int = 0
-    wrong: bool = False
-    until: str = ""
-
-    def __str__(self) -> str:
-        """Returns `new in this run; all 7 recorded sessions of 20 to 22 Nov were at the old level`."""
-        if self.since:
-            return f"since {_words(self.since[0])}"
-        count, days = len(self.before), days_of(self.before)
-        of = f"recorded session{'s' * (count > 1)}" + (f" of {days}" if days else "")
-        if self.alike:
-            were = "was" if self.alike == 1 else "were"
-            return f"{self.alike} of the {count} {of} {were} nearer to the new level"
-        if count == 1:
-            return f"new in this run; the {of} was {'not wrong' if self.wrong else 'at the old level'}"
-        if self.wrong:
-            return f"new in this run; none of the {count} {of} was wrong"
-        return f"new in this run; all {count} {of} were at the old level"
-
-    @property
-    def span(self) -> tuple[str, str] | None:
-        """The commits between which it changed, for `commits_touching`; None if that is not known."""
-        if self.alike:
-            return None
-        last = self.before[-1].session.provenance.commit
-        first = self.since[0].session.provenance.commit if self.since else self.until or "HEAD"
-        return (last, first) if last and first else None
-
-    def changed(self, commits: int | None, folder: str, *, dirty: bool = False) -> str:
-        """Returns `5 commits since 093d14b changed vector_exp/`; empty where git does not know how many did.
-
-        What is new in a run that is `dirty` may be what nobody has committed.
-        """
-        uncommitted = "uncommitted changes" if dirty and not self.since and not self.alike else ""
-        if commits is None or self.span is None or (uncommitted and not commits):
-            return uncommitted
-        last, first = (commit[:7] for commit in self.span)
-        between = f"between {last} and {first}" if self.since else f"since {last}"
-        count = f"{commits or 'no'} commit{'s' * (commits > 1)}"
-        return f"{uncommitted}{' and ' * bool(uncommitted)}{count} {between} changed {folder}/"
-
-
-def since_when(result: Result, recorded: Record | None, trend: Trend | None = None) -> SinceWhen | None:
-    """Returns since when a time, or without a series an INCORRECT result, is not what its record says.
+def since_when(result: Result, recorded: Record | None, trend: Trend | None = None) -> str:
+    """Says since when a time, or without a series an INCORRECT result, is not what its record says.
 
     A step of the series counts if it led to where the time is now. Without one, it is new in this run if no
     recorded session is nearer to it than to what the verdict compares it with.
 
-    `recorded` is the record of its case. Returns None if nothing is recorded, or compared.
+    `recorded` is the record of its case. Returns nothing if nothing is recorded, or compared.
     """
-    key, until = trend.key if trend else "", result.provenance.commit or ""
+    key = trend.key if trend else ""
     once = {time.session.session: time for time in (recorded.past(key or None) if recorded else ())}
-    points, verdict = tuple(sorted(once.values(), key=date_of)), result.verdicts.get(key)
+    points, verdict = sorted(once.values(), key=date_of), result.verdicts.get(key)
+    count, days = len(points), days_of(points)
+    of = f"recorded session{'s' * (count > 1)}" + (f" of {days}" if days else "")
     if points and trend is None and result.correctness is Correctness.INCORRECT:
-        return SinceWhen(points, wrong=True, until=until)
+        none = f"none of the {count} {of} was" if count > 1 else f"the {of} was not"
+        return f"new in this run; {none} wrong"
     time, ratio = result.time(key), verdict.ratio if verdict else None
     if trend is None or time is None or not points or not is_time(ratio):
-        return None
+        return ""
     now_ns = time.summary.median_ns
     if not (is_time(now_ns) and is_time(before_ns := now_ns / ratio)):
-        return None
+        return ""
     if trend.steps and _is_nearer(trend.levels[-1].median_ns, now_ns, trend.levels[-2].median_ns):
         sessions = {point.session.session for point in trend.points[trend.steps[-1] :]}
-        since = tuple(point for point in points if point.session.session in sessions)
-        before = tuple(point for point in points if point.session.session not in sessions)
-        if before and since:
-            return SinceWhen(before, since, until=until)
+        since = [point for point in points if point.session.session in sessions]
+        if 0 < len(since) < count:
+            return f"since {_words(since[0])}"
     known = (of.median_ns for of in points if is_time(of.median_ns))
     alike = sum(_is_nearer(ns, now_ns, before_ns) for ns in known)
-    return SinceWhen(points, alike=alike, until=until)
+    if alike:
+        return f"{alike} of the {count} {of} {'was' if alike == 1 else 'were'} nearer to the new level"
+    return f"new in this run; {f'all {count} {of} were' if count > 1 else f'the {of} was'} at the old level"
 
 
 def _is_nearer(ns: float, one_ns: float, other_ns: float) -> bool:

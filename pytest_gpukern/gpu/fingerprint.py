@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 from pytest_gpukern.gpu.model import Device
 from pytest_gpukern.gpu.nvml import Nvml, PowerLimits
 from pytest_gpukern.values.backend_table import library_distributions
-from pytest_gpukern.values.fingerprint import COMMIT, OF_A_REPOSITORY, Fingerprint, Provenance
+from pytest_gpukern.values.fingerprint import OF_A_REPOSITORY, Fingerprint, Provenance
 
 
 def take_fingerprint(device: Device | None, nvml: Nvml | None) -> Fingerprint:
@@ -74,20 +74,6 @@ def take_provenance(folder: Path, environ: Mapping[str, str] = os.environ) -> Pr
         branch=branch,
         ci_url=_ci_page(environ),
     )
-
-
-def commits_touching(
-    folder: Path, since: str, until: str = "HEAD", environ: Mapping[str, str] = os.environ
-) -> int | None:
-    """Returns how many commits after `since`, up to `until`, changed something in a folder.
-
-    None without git or a repository, and where one of both is no commit that git has: a branch that was
-    squashed, a shallow clone, or a file of another repository.
-    """
-    if not COMMIT.fullmatch(since) or not (until == "HEAD" or COMMIT.fullmatch(until)):
-        return None  # a file may come from anybody, and what begins with a dash would be an option
-    counted = _git(["rev-list", "--count", f"{since}..{until}", "--", "."], folder, environ)
-    return None if counted is None else int(counted)
 
 
 def _git(arguments: list[str], folder: Path, environ: Mapping[str, str]) -> str | None:

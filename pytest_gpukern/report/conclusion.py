@@ -7,20 +7,17 @@ say the same in the same order.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from pytest_gpukern.findings.explain import OF_THE_MACHINE
 from pytest_gpukern.findings.regressions import TELLING_ULP
 from pytest_gpukern.findings.trend import SeriesKey, Trend, days_of, since_when
-from pytest_gpukern.gpu.fingerprint import commits_touching
 from pytest_gpukern.report import units
 from pytest_gpukern.report.recorded import trends
 from pytest_gpukern.report.records import accept, repeat
@@ -92,7 +89,7 @@ class FailureCard:
         results: those that failed, None for a test without a result; `nodeids` are their tests.
         scope: what was timed; empty for a failure that is not about a time.
         what: what is wrong, one text a case; for a time, the reason in words.
-        since: since when it is so, and what may have done it.
+        since: since when it is so; empty where that is not known.
         repeat, accept: commands that run the tests again, and that take the change for the new normal.
     """
 
@@ -432,18 +429,8 @@ def _why(verdict: Verdict) -> tuple[str, ...]:
 
 
 def _since(run: RunResults, result: Result, trend: Trend | None = None) -> tuple[str, ...]:
-    """Says since when it is so, and which changes of the suite may have done it."""
     since = since_when(result, run.history.get(result.nodeid), trend)
-    if since is None:
-        return ()
-    folder = Path(result.case.baseline_dir).parent
-    commits = _commits(folder, *since.span) if since.span and result.case.baseline_dir else None
-    changed = since.changed(commits, folder.name, dirty=bool(result.provenance.dirty))
-    return tuple(filter(None, (str(since), changed)))
-
-
-_commits = functools.cache(commits_touching)
-"""Each form asks for the same again."""
+    return (since,) if since else ()
 
 
 def change_of(run: RunResults, result: Result, key: str) -> TimeChange | None:

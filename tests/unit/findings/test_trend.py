@@ -54,8 +54,7 @@ def since(now_us, *times_us, **changes):
 
 def test_what_no_recorded_session_shows_is_new_in_this_run():
     new = since(46.8, 37.1, 37.4, 37.3, 38.1, 37.4, 37.2, 37.6)
-    assert str(new) == "new in this run; all 7 recorded sessions of 20 to 24 Nov were at the old level"
-    assert (new.since, new.span) == ((), (COMMITS[6], NEW_RUN))
+    assert new == "new in this run; all 7 recorded sessions of 20 to 24 Nov were at the old level"
 
 
 @pytest.mark.parametrize(
@@ -66,13 +65,10 @@ def test_what_no_recorded_session_shows_is_new_in_this_run():
     ],
 )
 def test_it_is_so_since_the_newest_step_of_the_series_if_that_led_to_it(now, times, first):
-    found = since(now, *times)
-    assert [int(point.session.session[1:]) for point in found.since] == [*range(first, len(times))]
     day = DAYS[first][-2:]
-    assert str(found) == f"since the session of {day} Nov, recorded on {COMMITS[first][:7]}"
-    assert found.span == (COMMITS[first - 1], COMMITS[first])
+    assert since(now, *times) == f"since the session of {day} Nov, recorded on {COMMITS[first][:7]}"
     higher = since(1.5 * now, *times)
-    assert str(higher).startswith("new in this run; all 7 "), "that step led elsewhere"
+    assert higher.startswith("new in this run; all 7 "), "that step led elsewhere"
 
 
 @pytest.mark.parametrize(
@@ -96,23 +92,19 @@ def test_it_is_so_since_the_newest_step_of_the_series_if_that_led_to_it(now, tim
     ],
 )
 def test_without_a_step_sessions_that_were_as_slow_are_counted(now, times, words):
-    found = since(now, *times)
-    assert (str(found), found.span) == (f"{words} nearer to the new level", None)
+    assert since(now, *times) == f"{words} nearer to the new level"
 
 
 def test_it_says_no_more_than_is_known_of_sessions():
     times = (37.1, 37.4, 37.3, 37.2, 46.7, 46.9, 46.5)
-    assert str(since(46.8, *times, commits=[None] * 7)) == "since the session of 22 Nov"
-    assert str(since(46.8, *times, dirty=True)).endswith(
-        f"recorded on {COMMITS[4][:7]} with uncommitted changes"
-    )
-    assert since(46.8, *times, commits=[None] * 7).span is None
+    assert since(46.8, *times, commits=[None] * 7) == "since the session of 22 Nov"
+    assert since(46.8, *times, dirty=True).endswith(f"recorded on {COMMITS[4][:7]} with uncommitted changes")
     without_days = since(46.8, *times[:3], days=["2026-13-41"] * 7)
-    assert str(without_days) == "new in this run; all 3 recorded sessions were at the old level"
+    assert without_days == "new in this run; all 3 recorded sessions were at the old level"
     alone = since(46.8, 37.1)
-    assert str(alone) == "new in this run; the recorded session of 20 Nov was at the old level"
-    assert since(46.8) is None
-    assert since(float("inf"), *times) is None
+    assert alone == "new in this run; the recorded session of 20 Nov was at the old level"
+    assert since(46.8) == ""
+    assert since(float("inf"), *times) == ""
 
 
 @pytest.mark.parametrize(
@@ -124,26 +116,13 @@ def test_it_says_no_more_than_is_known_of_sessions():
     ],
 )
 def test_days_have_their_month_once_and_their_year_where_these_differ(days, words):
-    assert words in str(since(46.8, 37.1, 37.4, 37.3, days=days))
+    assert words in since(46.8, 37.1, 37.4, 37.3, days=days)
 
 
 def test_wrong_results_were_never_recorded_whatever_their_times():
     wrong = result("cupy.exp", correctness=Correctness.INCORRECT)
     found = since_when(wrong, history(37.1, 37.4, 37.3, 46.9))
-    assert str(found) == "new in this run; none of the 4 recorded sessions of 20 to 22 Nov was wrong"
-
-
-def test_the_count_of_commits_names_what_they_lie_between_and_touch():
-    new = since(46.8, 37.1, 37.4, 37.3)
-    assert new.changed(None, "exp") == ""
-    assert new.changed(None, "exp", dirty=True) == new.changed(0, "exp", dirty=True) == "uncommitted changes"
-    both = f"uncommitted changes and 2 commits since {COMMITS[2][:7]} changed exp/"
-    assert new.changed(2, "exp", dirty=True) == both
-    assert new.changed(2, "exp") == f"2 commits since {COMMITS[2][:7]} changed exp/"
-    assert new.changed(0, "exp") == f"no commit since {COMMITS[2][:7]} changed exp/"
-    old = since(46.8, 37.1, 37.4, 37.3, 37.2, 46.7, 46.9, 46.5)
-    between = f"1 commit between {COMMITS[3][:7]} and {COMMITS[4][:7]} changed exp/"
-    assert old.changed(1, "exp") == old.changed(1, "exp", dirty=True) == between
+    assert found == "new in this run; none of the 4 recorded sessions of 20 to 22 Nov was wrong"
 
 
 SUITES = Path(__file__).parents[3] / "suites"

@@ -11,7 +11,6 @@ from fake_nvml import UUIDS, FakeNvml
 from msgspec import structs
 
 from pytest_gpukern.gpu.fingerprint import (
-    commits_touching,
     cpu_model,
     describe_pools,
     header_lines,
@@ -153,24 +152,6 @@ def test_commit_branch_and_changes_are_known_of_a_repository(repository):
     assert take_provenance(folder, PATH) == Provenance(commit, False, None)
     page = "https://github.com/me/kernels/actions/runs/7"
     assert take_provenance(folder, {**PATH, **GITHUB}) == Provenance(commit, False, "main", page)
-
-
-def test_commits_that_touch_a_folder_are_counted_where_git_knows_both_ends(repository):
-    folder, git = repository
-    first, suite = git("rev-parse", "HEAD"), folder / "suites"
-    suite.mkdir()
-    for number, path in enumerate((suite / "exp.py", folder / "kernel.py", suite / "exp.py")):
-        path.write_text(f"{number + 2}")
-        git("add", ".")
-        git("commit", "-qm", "another")
-    assert commits_touching(suite, first, environ=PATH) == 2
-    assert commits_touching(suite, first, git("rev-parse", "HEAD~1"), PATH) == 1
-    assert commits_touching(suite, git("rev-parse", "HEAD"), environ=PATH) == 0
-    for unknown in ("0" * 40, first[:7], "--all", "HEAD", ""):
-        assert commits_touching(suite, unknown, environ=PATH) is None
-        assert commits_touching(suite, first, unknown, PATH) is None or unknown == "HEAD"
-    assert commits_touching(folder / "gone", first, environ=PATH) is None
-    assert commits_touching(suite, first, environ={"PATH": ""}) is None
 
 
 def test_without_git_a_repository_or_a_commit_nothing_is_made_up(tmp_path):
