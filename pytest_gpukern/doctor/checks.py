@@ -149,39 +149,25 @@ def _sanitizer(machine: Machine) -> Iterator[Advice]:
 
 
 _SWITCHES = {
-    "NUMBA_ENABLE_CUDASIM": (
-        "Numba's kernels run in its simulator, on the host: no time means anything",
-        "unset it; --gpukern-simulator chooses for one run",
-    ),
-    "TRITON_INTERPRET": (
-        "Triton's kernels run in its interpreter, on the host: a run on a GPU refuses that",
-        "unset it; --gpukern-simulator chooses for one run",
-    ),
-    "CUDA_LAUNCH_BLOCKING": (
-        "every launch waits for its kernel: times of the host contain that",
-        "unset it for measuring",
-    ),
-    "CUDA_INJECTION64_PATH": (
-        "a profiler is loaded into every CUDA program, which slows them and keeps CUPTI from timing",
-        "unset it for measuring",
-    ),
-    "NVIDIA_TF32_OVERRIDE": (
-        "cuBLAS and cuDNN round their operands as it says, whatever a kernel asks for",
-        "unset it where accuracy is compared",
-    ),
-    "NUMBA_CUDA_DEBUGINFO": ("Numba compiles without optimisation", "unset it for measuring"),
-    "NUMBA_DISABLE_JIT": ("Numba compiles nothing", "unset it for measuring"),
-    "CUDA_DISABLE_PTX_JIT": ("kernels that come as PTX cannot be loaded", "unset it"),
+    "NUMBA_ENABLE_CUDASIM": "Numba's kernels run in its simulator, on the host: no time means anything",
+    "TRITON_INTERPRET": "Triton's kernels run in its interpreter, on the host: a run on a GPU refuses that",
+    "CUDA_LAUNCH_BLOCKING": "every launch waits for its kernel: times of the host contain that",
+    "CUDA_INJECTION64_PATH": "a profiler in every CUDA program slows them and keeps CUPTI from timing",
+    "NVIDIA_TF32_OVERRIDE": "cuBLAS and cuDNN round their operands as it says, whatever a kernel asks for",
+    "NUMBA_CUDA_DEBUGINFO": "Numba compiles without optimisation",
+    "NUMBA_DISABLE_JIT": "Numba compiles nothing",
+    "CUDA_DISABLE_PTX_JIT": "kernels that come as PTX cannot be loaded",
 }
-"""Environment variable that is neither empty nor 0 → what it does then, and the remedy."""
+"""Environment variable that is neither empty nor 0 → what it does then."""
 
 
 def _environment(machine: Machine) -> Iterator[Advice]:
     environ = machine.environ
-    for variable, (text, remedy) in _SWITCHES.items():
+    for variable, text in _SWITCHES.items():
         value = environ.get(variable, "")
         if value.strip() not in ("", "0"):
-            yield Advice(Severity.WARNING, "environment", f"{variable}={value}: {text}", remedy)
+            text = f"{variable}={value}: {text}"
+            yield Advice(Severity.WARNING, "environment", text, "unset it where you check or measure")
     hidden = [gpu for gpu in machine.gpus if not gpu.visible]
     if hidden and len(hidden) < len(machine.gpus):
         chosen, count = environ.get("CUDA_VISIBLE_DEVICES"), len(machine.gpus)
