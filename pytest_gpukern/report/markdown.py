@@ -57,8 +57,7 @@ def summary(run: RunResults, *, most: int) -> str:
     title = f"### gpukern: {unmarked(str(headline(run, failed)))}"
     since = [f"{unmarked(text)}\n" for text in run.since_record]
     changes = [_HEAD_OF_CHANGES, *map(_changed, changed)] if changed else []
-    of_run = [text for text in context(run) if not run.base or not text.startswith("compared with ")]
-    counted = [_links(run), *map(unmarked, (_revisions(run), totals(run), *of_run, *run.problems))]
+    counted = [_links(run), *map(unmarked, (totals(run), *context(run), *run.problems))]
     last = " · ".join(_fitting([text for text in counted if text], most // 4))
     head, more = _HEAD.format(before="base" if run.base else "record"), failed[_MOST_ROWS:]
     sections = [
@@ -129,13 +128,6 @@ def _evidence(card: FailureCard) -> str:
     texts = [unmarked(line.strip()) for text in card.what for line in text.split("\n")]
     texts += map(unmarked, (*card.since, ", ".join(card.why)))
     return "<br>\n".join([_code(card.title), *filter(None, texts)]) + "\n"
-
-
-def _revisions(run: RunResults) -> str:
-    """Returns `de4e019…0f3a2b1`, the base and what was measured; where nothing was measured, the base."""
-    heads = (of.provenance.state for of in run.results if of.provenance)
-    head = next(filter(None, heads), "")
-    return f"{run.base}…{head}" if run.base and head else run.base and run.compared_with
 
 
 def _changed(other: Others) -> str:
