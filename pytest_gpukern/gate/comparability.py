@@ -78,10 +78,11 @@ class SessionTime(Struct, frozen=True, gc=False):
 def of_one_choice(sessions: Sequence[SessionTime], choice: Choice, enough: int) -> Sequence[SessionTime]:
     """Returns the recorded sessions that a new one is compared with: they all chose the same.
 
-    We take those that chose as the new one, or else those of the most frequent choice. They must be `enough`
-    to gate. If no choice has enough sessions, an autotuner's choices are still kept apart. Launches that no
-    autotuner chose are not: their grids may follow from the data.
+    We take the sessions with the choice of the new one, or else with the most frequent choice. They must be
+    `enough` to gate. If no choice has enough sessions, an autotuner's choices are still kept apart. Launches
+    that no autotuner chose are not: their grids may follow from the data.
     """
+    # Another choice is another kernel: a Triton softmax took 12 µs with 1 warp, 32 µs with 32 (H200).
     groups = grouped((session.choice, session) for session in sessions)
     if len(groups) < 2:
         return sessions

@@ -39,7 +39,7 @@ from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice, Measurement, Ve
 from pytest_gpukern.values.timer_table import timer_row
 from pytest_gpukern.values.verdict_table import VerdictKind
 
-_EXCUSED = 10  # one in so many recorded sessions may have been as slow as a fresh one
+_EXCUSED = 10  # of so many recorded sessions one may be as slow: a disturbed one would hide a slowdown
 
 FALSE_ALARMS = {
     0.02: {3: 0.0012, 5: 0.0004, 8: 0.0002},
@@ -55,10 +55,10 @@ common shift. None of 24 000 quiet kernels was.
 """
 
 FALSE_ALARMS_OF_PAIRS = {True: {2: 0.0005, 4: 0.0004}, False: {2: 0.005, 4: 0.003}}
-"""Whether a device times itself → first pairs of two revisions → the same, over all looks together.
+"""Whether a device times itself → first pairs → share of unchanged cases called SLOWER at any look.
 
-Figures of docs/evidence/gate_simulation.py for noisy suites, and for times of a host whose sessions differ
-as in the suites' baselines; rounded up.
+Figures of docs/evidence/gate_simulation.py, rounded up: for noisy suites, and for times of a host whose
+sessions differ by 10 %.
 """
 
 
@@ -68,14 +68,14 @@ class Basis:
 
     Attributes:
         sessions: the record's current sessions, none if nothing is recorded.
-        conditions: those of the new measurements.
+        conditions: problem version, device model and simulator state of the new measurements.
         threshold: smallest change that counts, 0.02 for 2 %; thresholds are log(1 + threshold) both ways.
         device: UUID of the device that the new measurements were taken on.
         shared: the spread that the suite's cases have in common; where None, it is assumed.
         anchor: the sessions of the record's first epoch, where that is not the current one.
         remark: a remark on the recorded sessions that ends the reason.
         choice: what an autotuner or a library chose in the new measurements.
-        fails_with: the option that would have a host's time fail a test, where it is not given.
+        fails_with: named in the reason of a host time that may not fail; empty where it may.
     """
 
     sessions: Sequence[SessionTime]
@@ -90,14 +90,14 @@ class Basis:
 
     @property
     def reference(self) -> Sequence[SessionTime]:
-        """Returns sessions of one choice: those of this device if they are enough to gate, else all."""
+        """Returns sessions of one choice: of this device alone if it has enough to gate, else of all."""
         return self._on_this_device(of_one_choice(self.sessions, self.choice, SESSIONS_TO_GATE))
 
     @property
     def opening(self) -> Sequence[SessionTime]:
-        """Returns those that opened the epoch, if others were appended, which may hide a slow drift.
+        """Returns the sessions that opened the epoch, if others were appended, which may hide a slow drift.
 
-        Other launches than now do not excuse it: the code may have changed in each step.
+        Sessions with other launches than now count, too: the code may have changed in each step.
         """
         tuned = any(session.choice.configurations for session in self.sessions)
         among = self.reference if tuned else self._on_this_device(self.sessions)
@@ -177,8 +177,8 @@ def confirm(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> V
     """Decides about a suspicion by fresh sessions alone: the measurement that raised it was selected.
 
     SLOWER: the one-sided 97.5 % lower bound is at least the threshold, and each fresh session was slower than
-    every recorded one, a tenth of these excused. The latter happens to unchanged code in one case out of 21
-    at two fresh sessions and five recorded ones, however their times are distributed. Otherwise it is the
+    90 % of the recorded sessions. Of fewer than ten these are all. Two fresh sessions of unchanged code are
+    slower than five recorded ones in one case out of 21, however times are distributed. Otherwise it is the
     verdict of `judge` on the fresh sessions, never SLOWER, and says that the suspicion was not confirmed.
     """
     again = judge(fresh, basis)
@@ -215,13 +215,13 @@ def of_host(verdict: Verdict, fails_with: str = "--gpukern-fail-on") -> Verdict:
 def judge_paired(pairs: Sequence[Pair], *, threshold: float, shared: SharedSpread | None = None) -> Verdict:
     """Compares two revisions by neighbouring sessions: what both sessions of a pair share cancels.
 
-    The rules are those of `judge`. Δ is the mean of the log ratios, with their spread between pairs, shrunk
+    It applies the rules of `judge`. Δ is the mean of the log ratios, with their spread between pairs, shrunk
     over the cases of the run. SLOWER is a suspicion, which `confirm_paired` decides.
 
     Args:
         pairs: valid measurements of (base, head) in neighbouring sessions, under one key; two at least.
         threshold: smallest change that counts, 0.02 for 2 %.
-        shared: the ratios' spread, of `shared_spread_of_pairs`; where None, it is assumed.
+        shared: the spread of ratios, from `shared_spread_of_pairs`; where None, it is assumed.
     """
     barred = _barred_pairs(pairs)
     if barred is not None:
@@ -244,16 +244,16 @@ def confirm_paired(
     shared: SharedSpread | None = None,
     last: bool = True,
 ) -> Verdict:
-    """Decides about a suspicion of `judge_paired` by fresh pairs alone, as `confirm` does.
+    """Decides about a suspicion of `judge_paired` by fresh pairs alone.
 
-    Besides the bound, each pair has to be slower. Two pairs are often too few for times of a host. So we look
-    again after every two (`FRESH_PAIRS`), at all of them, until the last look. One pair that was not slower
-    ends this, and so does a mean change below the threshold: unchanged code mostly stops at the first look.
-    `FALSE_ALARMS_OF_PAIRS` counts the false alarms of all looks together.
+    SLOWER needs the bound of `confirm`, and each pair has to be slower. Two pairs are often too few for times
+    of a host. So we look again after every two (`FRESH_PAIRS`), at all of them, until the last look. One pair
+    that was not slower ends this, and so does a mean change below the threshold: unchanged code mostly stops
+    at the first look. `FALSE_ALARMS_OF_PAIRS` counts the false alarms of all looks together.
 
     Args:
         pairs: all fresh ones so far.
-        threshold: as in `judge_paired`, and so is `shared`.
+        threshold: smallest change that counts, 0.02 for 2 %; it and `shared` were given to `judge_paired`.
         last: whether no more pairs are measured.
 
     Returns:
@@ -296,8 +296,8 @@ def shared_spread_of_pairs(cases: Iterable[Sequence[Pair]]) -> dict[str, SharedS
 def fails(verdict: Verdict, fail_on: Collection[str], *, on_gpu: bool) -> bool:
     """Returns whether a verdict fails its test: INVALID does, and others by the row of their kind.
 
-    SLOWER that does not gate, as from too few sessions, counts as UNDECIDED. Others of a host variant than
-    INVALID need `host`, too.
+    SLOWER that does not gate, as from too few sessions, counts as UNDECIDED. A host variant fails by INVALID
+    alone, unless `fail_on` has `host`.
     """
     if verdict.kind.row.always_fails:
         return True
@@ -339,7 +339,7 @@ def _too_small(medians_ns: Sequence[float | None]) -> Verdict | None:
 
 
 def _screened(change: Change, threshold: float, *, confirming: int, since: str = "") -> Verdict:
-    if change.error() >= 1:
+    if change.error() >= 1:  # a factor of e: no ratio says anything
         reason = f"too short or too noisy for this timer: the standard error is {100 * change.error():.3g} %"
         return Verdict(VerdictKind.UNDECIDED, reason, ratio_of(change.delta), sessions=change.fresh)
     limit, bound = math.log1p(threshold), f"{100 * threshold:g} %"
@@ -374,8 +374,8 @@ def _unless_busy(verdict: Verdict, fresh: Sequence[Measurement]) -> Verdict:
 def _with_anchor(verdict: Verdict, since_first: Change, threshold: float) -> Verdict:
     """Returns the verdict with the change since the first epoch; says so where small steps have added up."""
     grown = since_first.least() > 0 and since_first.delta >= math.log1p(threshold)
-    told = grown and verdict.kind in (VerdictKind.SAME, VerdictKind.UNDECIDED)
-    words = [f"since the first epoch {numbers(since_first)}"] if told else []
+    unseen = grown and verdict.kind in (VerdictKind.SAME, VerdictKind.UNDECIDED)
+    words = [f"since the first epoch {numbers(since_first)}"] if unseen else []
     return verdict.adding(*words, anchor=ratio_of(since_first.delta))
 
 
@@ -397,7 +397,7 @@ def _remarks(basis: Basis, change: Change) -> list[str]:
 
 
 def _chance(row: Mapping[int, float], count: int) -> float:
-    """Returns that of the nearest number of sessions or pairs below."""
+    """Returns the chance of a false alarm for the largest listed number of sessions up to `count`."""
     return row[max(known for known in row if known <= count)]
 
 

@@ -33,9 +33,9 @@ ROUNDING = 1e-6
 """Relative: recorded times have six digits."""
 
 KNOWS_NOTHING = 1e6  # relative errors are capped here, so that medians near zero cannot overflow
-_DOES_NOT_BELONG = 0.95  # quantile of F above which a case is noisier than the suite's cases are,
-_TOO_QUIET = 0.01  # and below which it is quieter
-_HALVINGS = 60  # as many as a float has bits, and some
+_DOES_NOT_BELONG = 0.95  # quantile of F above which a case is noisier than the cases of the suite
+_TOO_QUIET = 0.01  # quantile of F below which it is quieter
+_HALVINGS = 60  # more than the 53 bits of a float's significand, so that halving ends at its precision
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class SharedSpread:
     Attributes:
         s0: typical standard deviation between sessions.
         d0: degrees of freedom: how many sessions' worth of evidence it is about a single case.
-        cases: how many it was estimated from; 0 where it is assumed.
+        cases: number of cases that it was estimated from; 0 where it is assumed.
         devices: standard deviation between devices of the model; None where the records do not show it.
-        devices_dof: its degrees of freedom: the devices less one, since one device may be off in all cases.
+        devices_dof: degrees of freedom of `devices`: their number less one, as one may be off in all cases.
         between_devices: the spread between devices that single cases share, since a few of them can make
             `devices` large; None where too few cases show it.
     """
@@ -100,7 +100,7 @@ def spread_of_ratios(timer: str, cases: Iterable[Sequence[float]]) -> SharedSpre
     """
     assumed = assumed_spread(timer)
     fallback = SharedSpread(assumed.s0 * math.sqrt(2), assumed.d0, cases=0)
-    variances = [
+    variances = [  # their logs are averaged, and none may be log 0
         (max(sample_variance(ratios), 2 * ROUNDING**2), len(ratios) - 1)
         for ratios in cases
         if len(ratios) > 1
@@ -164,9 +164,9 @@ def _of_group(timer: str, group: Sequence[Sequence[SessionTime]]) -> SharedSprea
 
 
 def _resolved(timer: str, median_ns: float) -> float:
-    """Returns the variance of a log median that the timer's step (step²/12) and rounding cause."""
+    """Returns the variance of a log median that the timer's step and rounding cause."""
     step = min(timer_row(timer).step_ns / median_ns, KNOWS_NOTHING)
-    return max(step**2 / 12, ROUNDING**2)
+    return max(step**2 / 12, ROUNDING**2)  # a uniform error of ± half a step has the variance step²/12
 
 
 def _fitted(variances: Sequence[tuple[float, int]], fallback: SharedSpread) -> SharedSpread:
@@ -182,6 +182,7 @@ def _fitted(variances: Sequence[tuple[float, int]], fallback: SharedSpread) -> S
     mean = statistics.fmean(logs)
     excess = sample_variance(logs) - statistics.fmean(_trigamma(dof / 2) for _, dof in variances)
     pooled = float(sum(dof for _, dof in variances))
+    # Without excess the cases' variances differ by chance alone, and d0 would be infinite.
     d0 = min(2 * _inverse_trigamma(excess), pooled) if excess > 0 else pooled
     s0 = math.exp((mean + _digamma(d0 / 2) - math.log(d0 / 2)) / 2)
     return SharedSpread(s0, d0, len(variances))
@@ -203,13 +204,14 @@ def _of_devices(
         squares += dof * variance
         expected += dof * within * statistics.fmean(1 / len(logs) for logs in cards.values())
         weight += dof
-    return math.sqrt(max(squares - expected, 0.0) / weight), len(set().union(*cases)) - 1
+    between = max(squares - expected, 0.0)  # a difference of moments, which chance may make negative
+    return math.sqrt(between / weight), len(set().union(*cases)) - 1
 
 
 def _digamma(x: float) -> float:
     """Returns ψ(x) for x > 0: recurrence and asymptotic series (Abramowitz & Stegun, 6.3.5 and 6.3.18)."""
     below = 0.0
-    while x < 8:
+    while x < 8:  # from there on, the first term that the series leaves out is below 1e-12; in ψ′ as well
         below += 1 / x
         x += 1
     y = 1 / (x * x)
