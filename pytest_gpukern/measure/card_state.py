@@ -1,6 +1,6 @@
 """Observes what may slow down a card besides its clocks: memory errors, PCIe link, limits; once a test.
 
-A host's cards, or those of a fleet, are compared by it (`findings/cards.py`). Reports of a run leave it out.
+`findings/cards.py` compares the cards of a host or a fleet by it. Reports of a run leave it out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CARD = "card"
 class CardObserver(Observer):
     """Asks NVML about the card when a test that timed something there has ended.
 
-    That is at once: a card that idles may soon have another PCIe link.
+    It asks at once: to save power, an idle card may soon lower its PCIe link.
     """
 
     _limited_ns: Mapping[str, int] | None = None

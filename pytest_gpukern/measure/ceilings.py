@@ -61,12 +61,12 @@ class Ceilings(Stored, frozen=True):
 
     Attributes:
         device_copy_bytes_per_s: a copy far larger than the L2, counting bytes read and written.
-        pinned_to_device_bytes_per_s: a copy from page-locked host memory; the others between host and device
-            likewise, where pageable memory is that of an ordinary array.
+        pinned_to_device_bytes_per_s: a copy from page-locked host memory; the next three are the other copies
+            between host and device. Pageable memory is the memory of an ordinary array.
         duplex_pinned_bytes_per_s: page-locked copies in both directions at once, counting the bytes of both.
         float16_flop_per_s: multiply-adds in packed pairs, each two operations, without tensor cores.
-        float32_flop_per_s: likewise, singly or in pairs, whichever is faster.
-        float64_flop_per_s: likewise, singly.
+        float32_flop_per_s: the faster of single and paired multiply-adds, each two operations.
+        float64_flop_per_s: single multiply-adds, each two operations.
         int32_op_per_s: 32-bit integer multiply-adds, each two operations.
     """
 
@@ -129,8 +129,8 @@ def load_or_measure(
     """Returns the ceilings of the device that `fingerprint` describes, from the cache or measured now.
 
     We store them for the next process, unless one could not be measured. Without a real device nothing is
-    measured. Hold the device's lock: others would disturb the measurement, and processes that wait for the
-    lock find the first one's file. `warn` is called with a line for each thing that was odd.
+    measured. Hold the device's lock: others would disturb the measurement. Processes that wait for the lock
+    then find the file that the first one wrote. `warn` is called with a line for each thing that was odd.
     """
     if fingerprint.device_uuid is None or fingerprint.is_simulated:
         return Ceilings()

@@ -19,7 +19,7 @@ from pytest_gpukern.timers.timer import Batch, Timer
 from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Measurement, Value
 
-_LOOK_EVERY_S = 0.1
+_LOOK_EVERY_S = 0.1  # a look through NVML takes 5 to 28 ms on an H200
 
 CLOCKS = "clocks"
 

@@ -87,9 +87,9 @@ class MemoryObserver(Observer, Observation):
 
 def _alive_once_idle() -> int:
     """Returns the bytes allocated after waiting for queued frees and freeing caches."""
-    found = accounts()
-    if found:
+    in_use = accounts()
+    if in_use:
         checked("cuCtxSynchronize")
-    for account in found:
+    for account in in_use:
         account.release()
-    return sum(account.live_bytes() for account in found)
+    return sum(account.live_bytes() for account in in_use)

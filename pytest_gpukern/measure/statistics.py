@@ -21,17 +21,17 @@ FEWEST_FOR_95_PERCENT = 6
 
 _MODE_SHARE = 0.15  # a mode holds at least this share of the samples
 _MODE_GAP = 2.0  # least gap between two modes, in standard deviations within a mode
-_MODE_DISTANCE = 7.0  # least distance of their medians, likewise
+_MODE_DISTANCE = 7.0  # least distance of their medians, in standard deviations within a mode
 _MODE_SAMPLES = 30  # fewer form gaps by chance
 _WORTH_SAYING = 0.01  # modes that differ by less than 1 % of the median are not mentioned
 _BATCH_SAMPLES = 5  # fewer do not give a reliable median of their batch
 _BATCHES_Z = 3.09  # 99.9 % quantile of the normal distribution: confidence that batches differ
 _KNOWN = 1e6  # from so many degrees of freedom on, a variance counts as known
-_QUANTILE_TOLERANCE = 1e-12
+_QUANTILE_TOLERANCE = 1e-12  # relative; one more step of Newton's iteration would change only rounding
 _MOST_STEPS = 40  # of Newton's iteration: 31 from 1 degree of freedom to a tail of 1e-9
 _FRACTION_TOLERANCE = 1e-15
-_LONGEST_FRACTION = 20_000
-_TINY = 1e-300
+_LONGEST_FRACTION = 20_000  # 800 terms suffice for a = b = 5e5, the largest that `_KNOWN` allows
+_TINY = 1e-300  # stands for a term that is 0, by which Lentz's method would divide
 _SAMPLES_AT_RESOLUTION = 100  # fewer may agree within the timer's resolution by chance
 _MAD_TO_SIGMA = 1.4826  # median absolute deviation of a normal distribution → its standard deviation
 
@@ -131,7 +131,7 @@ def quantiles(values: Sequence[float], fractions: Sequence[float]) -> tuple[floa
 
 
 def sample_variance(values: Sequence[float]) -> float:
-    """Returns the variance of two values at least; that of the standard library adds fractions, slowly."""
+    """Returns the variance of two values or more; `statistics.variance` adds exact fractions, slowly."""
     mean = statistics.fmean(values)
     return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 

@@ -126,7 +126,7 @@ def _verdict(row: ResultRow) -> dict[str, Cell]:
 
 def _observed(result: Result, measurement: Measurement) -> dict[str, Cell]:
     cells: dict[str, Cell] = {}
-    for observer, row in ((name, row) for name, row in OBSERVERS.items() if row.told):
+    for observer, row in ((name, row) for name, row in OBSERVERS.items() if row.in_reports):
         seen = result.observations.get(observer, {}) | measurement.observations.get(observer, {})
         cells |= {f"{observer}.{name}": _cell(seen.get(name)) for name in row.figures}
     return cells

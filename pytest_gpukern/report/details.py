@@ -218,7 +218,7 @@ def observed(result: Result) -> list[tuple[str, str, str]]:
         (key, row.label or name, ", ".join(texts))
         for key, observations in (*seen, ("", result.observations))
         for name, values in observations.items()
-        if (row := OBSERVERS.get(name, _UNKNOWN)).told and (texts := list(_figures(values, row)))
+        if (row := OBSERVERS.get(name, _UNKNOWN)).in_reports and (texts := list(_figures(values, row)))
     ]
 
 

@@ -184,7 +184,7 @@ FAN = {
     "maker": Figure("made by"),
 }
 ROWS = {**OBSERVERS, "fan": ObserverRow("windy.fan:FanObserver", "fan", FAN)}
-SEEN = [(observer, figure) for observer, row in ROWS.items() if row.told for figure in row.figures]
+SEEN = [(observer, figure) for observer, row in ROWS.items() if row.in_reports for figure in row.figures]
 OTHER_VALUES = {
     "silent": False,
     "noises": ("hum", "rattle"),
