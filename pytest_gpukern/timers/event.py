@@ -1,7 +1,7 @@
 """Times by CUDA events around each call, with everything queued behind a blocking kernel.
 
-Events themselves cost about 3 µs on an H200, and an empty pair reads 1.3 µs: short kernels read too long. We
-report what they cost in this session beside the number.
+Events themselves cost about 3 µs on an H200, and an empty pair reads 1.3 µs. So short kernels read too long:
+4.2 µs for a kernel of 1.3 µs. We report what events cost in this session beside the number.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ from pytest_gpukern.values.note import Note
 
 LARGEST_PART = 64
 _QUEUE_ENTRIES = 512
-"""Entries that we queue at once: half of the launch queue's about 1000, since a launch may take several."""
+"""Entries that we queue at once: half of the launch queue's about 1000, since a launch may take several. If
+it is full the host waits, and the blocking kernel waits for the host: a deadlock until the time-out."""
 ENTRIES_OF_BEFORE = 4
 """Assumed entries of a `before`: a memset for each of a few outputs."""
 _QUEUEING_NS = 40_000_000
@@ -61,7 +62,7 @@ class LaunchQueue:
         self._stream = stream
         self._blocking = blocking_kernel()
         self._limit = LARGEST_PART if queues else 0
-        runtime.reset_persisting_l2()
+        runtime.reset_persisting_l2()  # no flush evicts such lines: 3530 instead of 714 GB/s (llm.c PR 851)
         runtime.flush_l2(stream)  # compiles and loads it before anything blocks
         runtime.synchronize()
 
@@ -124,7 +125,7 @@ class LaunchQueue:
         marks.restart()
         marks.open(len(iterations))
         for number, iteration in enumerate(iterations):
-            self._runtime.synchronize()  # else the flush slows work on another stream
+            self._runtime.synchronize()  # else the flush below slows the last call's work on another stream
             self._prepare(iteration, marks, cold=cold)
             self._runtime.synchronize()
             marks.start(number)
@@ -155,7 +156,7 @@ class BlockingKernel:
     """Blocks a stream at a ticket; releasing a ticket releases all earlier ones.
 
     A time-out turns a deadlock into `timed_out`. Causes: a call behind it that waits for the device, a full
-    launch queue, or a module that loads only now and waits for an idle context.
+    launch queue, or a module that loads only now and waits for an idle context (NVBench #136, #240, #340).
     """
 
     def __init__(self, runtime: CudaRuntime) -> None:
@@ -261,7 +262,7 @@ class _EventMarks(Marks):
         self.samples_ns = []
 
 
-_LAGS = 5
+_LAGS = 5  # the shortest counts, since the host's other work only lengthens a lag
 _LONG_CALL_NS = 1e7
 _ESCAPE_NS = 40_000.0
 _ESCAPE_SHARE = 0.005

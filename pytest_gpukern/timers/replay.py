@@ -48,9 +48,9 @@ def replay_line(
         replays = [graphs.enter_context(captured(stream, [run] * count))[0] for count in counts]
         times: list[list[float]] = [[] for _ in counts]
         for _ in range(_REPLAYS):
-            for replay, taken in zip(replays, times, strict=True):
-                taken += queue.collect([Iteration(replay)], cold=False).samples_ns
-    return statistics.linear_regression(counts, [statistics.median(taken) for taken in times])
+            for replay, samples in zip(replays, times, strict=True):
+                samples += queue.collect([Iteration(replay)], cold=False).samples_ns
+    return statistics.linear_regression(counts, [statistics.median(samples) for samples in times])
 
 
 @functools.cache
@@ -108,7 +108,7 @@ def captured(stream: Any, runs: Sequence[Callable[[], Any]]) -> Iterator[tuple[C
         except CudaError as error:
             raise TimerUnavailable(f"the captured graph cannot be replayed: {error}") from error
         made.callback(checked, "cuGraphExecDestroy", executable)
-        checked("cuGraphUpload", executable, stream.handle)
+        checked("cuGraphUpload", executable, stream.handle)  # else the first replay would contain that
         yield lambda: checked("cuGraphLaunch", executable, stream.handle), nodes[-1]
 
 
@@ -160,7 +160,10 @@ def _nodes_so_far(stream: Any) -> int:
 
 
 def _refusal(added: Sequence[int], graph: Any) -> str | None:
-    """Says why a graph does not hold the calls, which added so many nodes each, or returns None."""
+    """Says why a graph does not hold the calls, which added so many nodes each, or returns None.
+
+    A call on another stream is not captured, and an empty graph would read as 0.1 µs.
+    """
     from cuda.bindings import driver
 
     calls, complete = len(added), sum(1 for count in added if count)

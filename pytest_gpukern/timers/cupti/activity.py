@@ -3,10 +3,10 @@
 The first recording of a process attaches CUPTI. We ask it for records only while a recording is open, since
 that makes the host's API calls 8 to 15 % slower.
 
-The record types are those of CUPTI 13 (`cupti-python` has CUPTI's version). External correlation tells calls
-apart: we push an id on the launching thread's stack before a call and pop it afterwards, and CUPTI writes it
-beside each API call's correlation id. Work that another thread launched, as in PyTorch's backward passes,
-belongs to the call during which it was launched.
+We read the records of CUPTI 13 (`cupti-python` has CUPTI's version). External correlation tells calls apart.
+We push an id on the launching thread's stack before a call and pop it afterwards, and CUPTI writes it beside
+each API call's correlation id. Work that another thread launched, as in PyTorch's backward passes, belongs to
+the call during which it was launched.
 https://docs.nvidia.com/cupti/main/main.html#external-correlation
 """
 
@@ -128,6 +128,7 @@ class ActivityTrace:
         self._gc_paused.enter_context(gc_paused())
         kinds = self.cupti.ActivityKind
         self._kernels = kinds.CONCURRENT_KERNEL if concurrently else kinds.KERNEL
+        # DRIVER, since CUPTI writes our id beside the record of the API call that launched.
         recorded = [self._kernels, kinds.MEMCPY, kinds.MEMSET, kinds.EXTERNAL_CORRELATION, kinds.DRIVER]
         self._buffers.reads_api_calls = self._follows_threads
         try:
@@ -158,21 +159,23 @@ class ActivityTrace:
         return self._close(self._activity)
 
     def close_in_full(self) -> list[DeviceActivity]:
-        """Closes likewise, and returns what a table of activities shows of each."""
+        """Stops recording and returns the activities by start, with all that a table of them shows."""
         return self._close(self._in_full)
 
     def _close(self, read: Callable[[Any, int], _Read]) -> list[_Read]:
         try:
             while self._depth:  # more than one if a call failed
                 self.pop()
-            self.attempt(self.cupti.activity_flush_all, 1)
+            self.attempt(
+                self.cupti.activity_flush_all, 1
+            )  # 1 is FLUSH_FORCED: also buffers that are not full
         finally:
             self._disable()
         try:
             if self._buffers.error is not None:
                 raise self._buffers.error
             self._calls |= self._launched_for_calls()
-            # A float holds nanoseconds since 1970 in steps of 256, so subtract whole numbers.
+            # A float holds nanoseconds since 1970 in steps of 256, a tick is 32: subtract whole numbers.
             origin = min((record.start for record in self._work), default=0)
             activities = [read(record, origin) for record in self._work]
         except Exception as error:
@@ -243,7 +246,7 @@ class ActivityTrace:
             name = str(error).partition(" ")[0]
             why = _REMEDIES.get(name, str(error))
             raise TimerUnavailable(f"CUPTI: {why}") from error
-        # From cupti-python, without a library or driver; a SystemError is the same from its C function.
+        # Without a library or driver cupti-python raises RuntimeError, and its C functions SystemError.
         except (RuntimeError, SystemError) as error:
             raise TimerUnavailable(f"CUPTI cannot be loaded: {error.__cause__ or error}") from error
 
@@ -428,7 +431,7 @@ class RecordBuffers:
         buffer[0], size[0], most_records[0] = None, 0, 0
         try:
             memory = np.empty(_BUFFER_BYTES // 8, np.uint64)  # aligned to 8 bytes, as CUPTI requires
-        except Exception as error:  # noqa: BLE001 - as below; without a buffer CUPTI drops the records
+        except Exception as error:  # noqa: BLE001 - it must not reach CUPTI, which then drops the records
             self.error = error
             return
         address = int(memory.ctypes.data)

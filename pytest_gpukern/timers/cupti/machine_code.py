@@ -26,7 +26,7 @@ from pytest_gpukern.timers.timer import TimerUnavailable
 from pytest_gpukern.values.garbage import gc_paused
 
 MOST_KEPT_BYTES = 256 << 20
-"""Modules that nobody has asked about yet; the oldest are dropped first."""
+"""Most bytes of modules that nobody has asked about yet. Of older ones we keep facts, and not the code."""
 
 _FEWEST_REGISTERS = 16
 """Fewest registers in a launch's record: 14 were recorded as 16 (H200, CUDA 13.0)."""
@@ -133,7 +133,7 @@ class MachineCode:
         return [_CodeFacts.of(image, hashlib.sha256(image).hexdigest()) for image in images]
 
     def _loaded_with(self, origin: Origin) -> set[str]:
-        """Returns hashes of those modules of an origin that we saw being loaded."""
+        """Returns the hashes of an origin's modules, as far as we saw them being loaded."""
         return {self._modules[number] for number in origin.modules if number in self._modules}
 
     def _read(self, module: str) -> _CodeFacts:
@@ -160,7 +160,7 @@ class MachineCode:
 
     @contextmanager
     def launches(self) -> Iterator[None]:
-        """Does the same, and finds the modules of the kernels that are launched meanwhile."""
+        """Hashes the modules that are loaded while entered, and finds the modules of launched kernels."""
         self._launches.clear()
         with self._called_back_at(*self._places):
             yield

@@ -36,16 +36,16 @@ from pytest_gpukern.values.result import DeviceWork, Trace
 from pytest_gpukern.values.timer_table import TIMERS
 
 _ROUNDING_NS = 100
-"""Tolerance for rounded starts and ends: activities of one stream never overlap."""
+"""Tolerance for starts and ends, which are rounded: activities of one stream never overlap."""
 _JITTER_NS = 8.0
 """Noise of a session's median: eight processes that timed one 1.3 µs kernel on an H200 had medians within
 0.4 %. A tick is 32 ns, but the median of many samples resolves less."""
 _SERIAL_JITTER_NS = 50.0
-"""The same for serial recording, since the subtracted constant is known to some tens of nanoseconds: spins of
-1.5 to 100 µs read 1617 to 1746 ns more than the slope of their graphs."""
+"""Noise of a session's median by serial recording: the subtracted constant is known to tens of nanoseconds.
+Spins of 1.5 to 100 µs read 1617 to 1746 ns more than the slope of their graphs."""
 _FEW_BLOCKS = 4
 """Up to so many blocks a multiprocessor, recording them costs less than a tick: about 10 ns each."""
-_NEAR_NS = 256.0
+_NEAR_NS = 256.0  # eight ticks: what lies further from the median was disturbed
 _CALIBRATION = 64
 _MOST_IN_ORDER = 256  # launches of a call whose order is kept
 _OWN_STREAMS = Note(
@@ -160,8 +160,8 @@ class CuptiTimer:
             return True
         if not self._apart and (self._any_stream or self._marker is not None) and overlapping(activities):
             # Only the timed stream waits behind the blocking kernel; on others the calls ran at once. Look
-            # now, before we give up the queue: work that the timed stream waits for ends before the marker,
-            # other work after it. Unqueued, short work would end too early to be seen.
+            # now, before we give up the queue. Work that the timed stream waits for ends before the marker,
+            # other work ends after it. Unqueued, short work would end too early to be seen.
             self._off_stream = self._off_stream or self._work_off_stream(activities, calls)
             self._notes += [] if self._any_stream else [_UNORDERED]
             self._apart = True
@@ -227,7 +227,7 @@ class CuptiTimer:
         return None
 
     def _refuse_device_launches(self, calls: Sequence[list[Activity]]) -> None:
-        """Refuses calls that CUPTI records only in part."""
+        """Refuses calls that CUPTI records only in part: 46 µs of such work read 10 µs."""
         code = machine_code()
         for activity in itertools.chain.from_iterable(calls):
             kernel = activity.kernel
@@ -251,7 +251,7 @@ def proven_trace(runtime: CudaRuntime) -> ActivityTrace:
         TimerUnavailable: CUPTI cannot be used here; the message says why.
     """
     trace = activity_trace()
-    runtime.flush_l2()  # the first one also fills its memory
+    runtime.flush_l2()  # the first one also fills its memory, which would be recorded, too
     runtime.synchronize()
     trace.open(concurrently=True)
     try:
@@ -316,7 +316,8 @@ def launching_threads(within_s: float) -> str:
 def serial_cost_ns(runtime: CudaRuntime, *, cold: bool) -> float:
     """Returns what serial recording adds: an empty kernel recorded serially, minus recorded concurrently.
 
-    Takes the mean of samples near the median, once a process and cache policy, in a few milliseconds.
+    It takes a few milliseconds, once a process and cache policy. The mean of samples near the median resolves
+    less than a tick of 32 ns.
     """
     launch = empty_kernel(runtime, runtime.stream)
     means = []
@@ -391,7 +392,7 @@ def _who(strangers: Sequence[Activity]) -> str:
 
 
 def overlapping(activities: Sequence[Activity]) -> list[Activity]:
-    """Returns those of the calls that ran beside our own on the timed stream; takes all, sorted by start."""
+    """Returns activities of calls that ran beside one of ours on the timed stream; takes both, by start."""
     beside: list[Activity] = []
     ours_until = 0.0
     latest: Activity | None = None  # the calls' activity that ends last
