@@ -58,10 +58,10 @@ def take_provenance(folder: Path, environ: Mapping[str, str] = os.environ) -> Pr
     Asks git once, for five seconds at most; without git or a repository nothing is known. CI mostly checks
     out no branch by name, and then its variables name it.
     """
-    said = _git(["status", "--porcelain=v2", "--branch", "--untracked-files=no"], folder, environ)
-    if said is None:
+    status = _git(["status", "--porcelain=v2", "--branch", "--untracked-files=no"], folder, environ)
+    if status is None:
         return Provenance(ci_url=_ci_page(environ))
-    lines = said.splitlines()
+    lines = status.splitlines()
     head = dict(
         line.removeprefix("# branch.").split(" ", 1) for line in lines if line.startswith("# branch.")
     )
@@ -81,12 +81,12 @@ def _git(arguments: list[str], folder: Path, environ: Mapping[str, str]) -> str 
     known = {name: value for name, value in environ.items() if name not in OF_A_REPOSITORY}
     command = ["git", "--no-optional-locks", *arguments]
     try:
-        asked = subprocess.run(
+        completed = subprocess.run(
             command, cwd=folder, env=known, capture_output=True, text=True, timeout=_GIT_S, check=True
         )
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    return asked.stdout
+    return completed.stdout
 
 
 def _ci_page(environ: Mapping[str, str]) -> str | None:

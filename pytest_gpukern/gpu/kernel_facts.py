@@ -275,9 +275,9 @@ def threads_by_registers(registers: int) -> int:
     return _REGISTERS // _PARTITIONS // _rounded_up(registers * _WARP, _REGISTER_UNIT) * _PARTITIONS * _WARP
 
 
-def _shared_bytes(asked: int, major: int) -> int:
+def _shared_bytes(requested: int, major: int) -> int:
     """Returns what a block gets: from 8.0 on the driver reserves another 1 KiB, and the unit is 128 bytes."""
-    return _rounded_up(asked + 1024, 128) if major >= 8 else _rounded_up(asked, 256)
+    return _rounded_up(requested + 1024, 128) if major >= 8 else _rounded_up(requested, 256)
 
 
 def _rounded_up(value: int, unit: int) -> int:

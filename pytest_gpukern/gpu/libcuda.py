@@ -79,7 +79,7 @@ def bare_uuid(uuid: str) -> str:
 
 def _loaded_library() -> Any:
     try:
-        return ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        return ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)  # to ask must not load it
     except OSError:
         return None
 

@@ -54,7 +54,7 @@ def note_starter(where: str) -> None:
 
 
 def new_threads() -> list[threading.Thread]:
-    """Returns the threads that started since the last note: those of the running test."""
+    """Returns the threads that the running test started: all that are newer than the last note."""
     return [thread for thread in _enumerate() if thread not in _started_in and _works(thread)]
 
 

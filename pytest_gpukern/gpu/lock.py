@@ -80,7 +80,7 @@ class DeviceLock:
             started, announced, fd = time.monotonic(), False, self._try()
             # An ancestor may wait for us, so we would wait forever.
             above = [*map(str, ancestors())] if fd is None and timeout_s is None else []
-            while fd is None:
+            while fd is None:  # polled, since a blocking flock has no time-out and names no holder
                 waited_s, (pid, other) = time.monotonic() - started, self.holder()
                 if pid in above:
                     raise DeviceError(f"{self._in_use(other)}, which started this process: {_NESTED}")
@@ -105,7 +105,7 @@ class DeviceLock:
             if held.count:
                 return
             del _held[self._path]
-            write_holder(held.fd, "")
+            write_holder(held.fd, "")  # first, so that no later holder's name is wiped out
             os.close(held.fd)
 
     def holder(self) -> tuple[str, str]:
@@ -206,6 +206,7 @@ class HostTurns:
     def _lock(self, state: str) -> int:
         """Waits for the lock of a state, `busy` or `alone`; returns its open file."""
         assert self.folder is not None
+        # flock is not fair: without this gate, ever new shared locks would starve who waits to be alone.
         gate = _locked(self.folder / "host-gate", alone=True)
         try:
             return _locked(self.folder / "host", alone=state == "alone")
@@ -309,7 +310,7 @@ def _make_directory(directory: Path) -> None:
         if not stat.S_ISDIR(directory.lstat().st_mode):
             raise OSError(f"{directory} is not a folder") from None
     else:
-        directory.chmod(0o1777)
+        directory.chmod(0o1777)  # as /tmp: everybody may add files, and remove none of others
 
 
 def _this_process() -> str:

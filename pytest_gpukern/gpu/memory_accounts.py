@@ -16,7 +16,7 @@ from pytest_gpukern.gpu.runtime import checked, fill_memory
 
 _BLOCKS = 4
 """Free blocks that we poison for one array: a call may take some for arrays that it does not return."""
-_ROUNDED = 512  # a size becomes a multiple of it
+_ROUNDED = 512  # PyTorch makes each size a multiple of it
 
 
 class Account:
@@ -56,17 +56,17 @@ class _Cupy(Account):
 
     def poison_free(self, sizes: Collection[int], word: int) -> None:
         """Takes blocks of the current stream's that are free now, and gives them back in reverse order."""
-        cupy, taken = self._allocator, list[Any]()
+        cupy, blocks = self._allocator, list[Any]()
         if cupy.cuda.get_allocator() != cupy.get_default_memory_pool().malloc:
             raise RuntimeError("its allocator is not its default pool")
         refusing = type("Refusing", (cupy.cuda.MemoryHook,), {"name": "gpukern", "alloc_preprocess": _refuse})
         for nbytes in sizes:
             with contextlib.suppress(_NoneFreeError), refusing():
                 for _ in range(_BLOCKS):
-                    taken.append(cupy.get_default_memory_pool().malloc(nbytes))
-                    fill_memory(taken[-1].ptr, nbytes, word)
-            while taken:
-                taken.pop()
+                    blocks.append(cupy.get_default_memory_pool().malloc(nbytes))
+                    fill_memory(blocks[-1].ptr, nbytes, word)
+            while blocks:
+                blocks.pop()
 
     def live_bytes(self) -> int:
         plans = sys.modules.get("cupy.fft._cache")
@@ -139,10 +139,10 @@ class _Pool(Account):
     """The driver's default memory pool: what cudaMallocAsync has given out, to any library."""
 
     def live_bytes(self) -> int:
-        return self._asked("USED_MEM_CURRENT")
+        return self._bytes_of("USED_MEM_CURRENT")
 
     def peak_bytes(self) -> int:
-        return self._asked("USED_MEM_HIGH")
+        return self._bytes_of("USED_MEM_HIGH")
 
     def reset_peak(self) -> None:
         from cuda.bindings import driver
@@ -153,7 +153,7 @@ class _Pool(Account):
     def release(self) -> None:
         checked("cuMemPoolTrimTo", self._allocator, 0)
 
-    def _asked(self, name: str) -> int:
+    def _bytes_of(self, name: str) -> int:
         from cuda.bindings import driver
 
         attribute = getattr(driver.CUmemPool_attribute, f"CU_MEMPOOL_ATTR_{name}")

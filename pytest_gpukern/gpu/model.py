@@ -18,7 +18,7 @@ SIMULATED_UUID = "SIM-00000000-0000-0000-0000-000000000000"
 class Device(GpuRecord):
     """One GPU, one MIG instance, or Numba's simulator; memory in bytes.
 
-    `index` is the index of NVML and nvidia-smi (for a MIG instance its GPU's). CUDA's ordinal depends on the
+    `index` is the index of NVML and nvidia-smi (of a MIG instance, its GPU's). CUDA's ordinal depends on the
     environment; after `pin` it is 0. `uuid` starts with "GPU-", "MIG-" or, for the simulator, "SIM-".
     `nvml` and `cuda` answer what is asked anew; the simulator needs neither.
     """

@@ -40,7 +40,7 @@ https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html; the 
 class GpuRecord:
     """One physical GPU as NVML lists it, or one of its MIG instances; memory in bytes.
 
-    `index` is that of NVML and nvidia-smi, for an instance its GPU's.
+    `index` is the number of the GPU for NVML and nvidia-smi. An instance has the index of its GPU.
     """
 
     index: int
@@ -222,9 +222,9 @@ def open_nvml() -> Nvml:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        said = f"NVML could not start: {str(error).rstrip('.')}"
+        problem = f"NVML could not start: {str(error).rstrip('.')}"
         known = {"GpuNotFound": _NO_GPU, "LibraryNotFound": _NO_DRIVER}
-        raise NvmlUnavailable(known.get(_kind(error), said)) from None
+        raise NvmlUnavailable(known.get(_kind(error), problem)) from None
     nvml = Nvml(pynvml)
     if nvml.count() == 0:
         nvml.close()

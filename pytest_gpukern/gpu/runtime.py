@@ -159,7 +159,7 @@ class CudaRuntime:
         self.device.set_current()
         self.context = checked("cuCtxGetCurrent")
         self._context_id = int(checked("cuCtxGetId", self.context))
-        self.stream = self.device.create_stream()
+        self.stream = self.device.create_stream()  # it does not wait for copies on the legacy default stream
         self._flush_buffer: DeviceArray | None = None
         self._copies: dict[int, tuple[weakref.ref[Any], DeviceArray]] = {}
 
@@ -210,7 +210,10 @@ class CudaRuntime:
         return int(checked("cuMemGetInfo")[0])
 
     def flush_l2(self, stream: Any = None) -> None:
-        """Queues a read of twice the L2 on `stream`; `reset_persisting_l2` handles persisting lines."""
+        """Queues a read of twice the L2 on `stream`; `reset_persisting_l2` handles persisting lines.
+
+        It does not write: lines that a memset leaves dirty are written back while the next call is timed.
+        """
         if self._flush_buffer is None:
             self._flush_buffer = DeviceArray((2 * self.l2_bytes // 16 + 2, 16), np.uint8)
             self._flush_buffer.fill(0)
@@ -220,7 +223,7 @@ class CudaRuntime:
         self.launch(kernel, count, pointer, np.uint64(count), pointer + 16 * count, stream=stream)
 
     def reset_persisting_l2(self) -> None:
-        """Frees the part of the L2 that an access-policy window may have reserved; memsets do not."""
+        """Frees the part of the L2 that an access-policy window may have reserved; memsets do not free it."""
         from cuda.bindings import driver
 
         checked("cuCtxResetPersistingL2Cache")
@@ -262,7 +265,7 @@ class CudaRuntime:
 
     @functools.cached_property
     def _hash(self) -> DeviceArray:
-        """What a hash adds up in; to allocate it each time would take longer than most hashes."""
+        """Memory in which a hash is summed; to allocate it each time would take longer than most hashes."""
         return DeviceArray((1,), np.uint64)
 
     def hash(self, array: DeviceArray) -> int:
@@ -270,7 +273,7 @@ class CudaRuntime:
         return self.hash_at(array.pointer, array.nbytes)
 
     def hash_at(self, pointer: int, nbytes: int) -> int:
-        """Hashes device memory likewise, from an address divisible by four; the same in every process."""
+        """Returns a 64-bit hash of memory from an address divisible by four; the same in every process."""
         self.synchronize()  # the timed stream does not wait for others
         total, whole = self._hash, nbytes // 4
         total.fill(0, self.stream)
@@ -293,8 +296,8 @@ def runtime() -> CudaRuntime:
 def context_fault() -> str | None:
     """Returns CUDA's name of the error that made this thread's context unusable, or None.
 
-    Waits for all work in the context, to catch errors of asynchronous launches. Such an error is permanent:
-    only another process gets a new context.
+    Waits for all work in the context, to catch errors of asynchronous launches. Such an error is permanent,
+    so only another process goes on: after a reset of the primary context, Numba fails with error 709.
     """
     from cuda.bindings import driver
 

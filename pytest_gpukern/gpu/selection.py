@@ -35,8 +35,8 @@ def select(spec: str | None, devices: Sequence[Device]) -> Device:
     Raises DeviceError if it names none or several; the message lists the devices and valid spellings.
     """
     if not devices:
-        asked = "" if spec is None else f"{_OPTION}={spec}: "
-        raise DeviceError(f"{asked}no GPU is visible to this process")
+        option = "" if spec is None else f"{_OPTION}={spec}: "
+        raise DeviceError(f"{option}no GPU is visible to this process")
     if spec is None:
         return devices[0]
     matches = _matches(spec.strip().lower(), devices)

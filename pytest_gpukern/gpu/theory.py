@@ -38,8 +38,8 @@ class Multiprocessor(NamedTuple):
     Half precision (in pairs) and 32-bit integers on the CUDA cores are never faster than these, so they bound
     nothing.
 
-    The limits (warps, blocks, KiB of shared memory) are those of "Technical Specifications per Compute
-    Capability" in the same guide.
+    The limits (warps, blocks, KiB of shared memory) stand in "Technical Specifications per Compute
+    Capability" of the same guide.
     """
 
     fp64: int

@@ -2,7 +2,7 @@
 
 NumPy wraps where Numba widens: uint8 + uint8 is uint8 there, and uint64 here. Python's own numbers give way
 to NumPy's (NEP 50), and are int64 and float64 here. So we compile a copy of each function whose operators,
-calls and stores go through `_Rules`, `unary`, `called` and `Into`. The rules are those of
+calls and stores go through `_Rules`, `unary`, `called` and `Into`. They follow the rules of
 `numba/core/typing/builtins.py`, which numba-cuda has as well. A variable has the type of its last value.
 """
 
@@ -174,7 +174,7 @@ def _calls() -> dict[int, Callable[..., Any]]:
         _Rules(operate).apply for operate in (operator.add, operator.floordiv, operator.mod)
     )
     to_int = cast(np.int64)
-    found: dict[Any, Callable[..., Any]] = {
+    stand_ins: dict[Any, Callable[..., Any]] = {
         int: lambda *value: value[0] if value and isinstance(value[0], np.integer) else to_int(*value),
         sum: lambda values, start=0: functools.reduce(add, values, start),
         divmod: lambda left, right: (floordiv(left, right), mod(left, right)),
@@ -186,8 +186,8 @@ def _calls() -> dict[int, Callable[..., Any]]:
     }
     for name in _MATH:  # NumPy's make float16 of int8
         call = quiet(getattr(np, name, getattr(math, name)), name)
-        found |= {getattr(owner, name): call for owner in (math, np) if hasattr(owner, name)}
-    calls = {id(function): other for function, other in found.items()}
+        stand_ins |= {getattr(owner, name): call for owner in (math, np) if hasattr(owner, name)}
+    calls = {id(function): other for function, other in stand_ins.items()}
     for kind in _WIDE.keys() - {bool, int, np.bool_}:
         calls |= {id(getattr(owner, kind.__name__)): cast(kind) for owner in (np, types, numbas)}
     return calls
@@ -346,5 +346,5 @@ def _compiled(inner: Any, code: CodeType) -> CodeType:
     )
     for name in ("outer", code.co_name):
         made = next(each for each in made.co_consts if isinstance(each, CodeType) and each.co_name == name)
-    found: CodeType = made.replace(co_qualname=code.co_qualname)
-    return found
+    compiled: CodeType = made.replace(co_qualname=code.co_qualname)
+    return compiled

@@ -108,8 +108,8 @@ def meant_by(error: Any, says: Callable[[Any], object]) -> Any:
     if not isinstance(error, Exception):
         return None
     if isinstance(error, ExceptionGroup):
-        found = [meant_by(part, says) for part in error.exceptions]
-        return found[0] if all(found) else None
+        errors = [meant_by(part, says) for part in error.exceptions]
+        return errors[0] if all(errors) else None
     of_doctest = type(error).__name__ == "UnexpectedException"
     cause = vars(error)["exc_info"][1] if of_doctest else error.__cause__
     return error if says(error) else None if cause is error else meant_by(cause, says)

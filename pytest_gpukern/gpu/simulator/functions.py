@@ -104,7 +104,7 @@ def mend_namespace() -> None:
         add(cuda, path.rpartition(".")[2], pkgutil.resolve_name(f"numba.cuda.{path}"))
     publish("declare_device", lambda name, *_, **__: refusal(f"other code (cuda.declare_device({name!r}))"))
     # Stubs of libdevice return None, and a float array stores that as NaN. The fake's functions of half
-    # precision round twice, round the wrong way and mistreat NaN and −0.
+    # precision round twice, round the wrong way (`hfloor` by ceil) and mistreat NaN and −0.
     _refuse_functions(libdevice, "libdevice", "libdevice")
     _refuse_functions(original(kernelapi, "FakeCUDAFp16"), "half-precision intrinsics", "cuda.fp16")
     # The fake runs blocks one after the other, so none can wait for another.
