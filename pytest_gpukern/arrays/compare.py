@@ -178,7 +178,7 @@ def compare(
     beside floats, and bool is compared by byte. A complex number whose parts are not both finite in
     the output's dtype is compared part by part.
 
-    The reference `expected` has the same or a higher precision; ULPs are those of the output's dtype.
+    The reference `expected` has the same or a higher precision; ULPs are of the output's dtype.
     `poison` is what the output was filled with before the launch; None if it was not.
     """
     shape = actual.shape
@@ -294,7 +294,7 @@ def _within(piece: _Piece, tolerance: Tolerance) -> Comparison | None:
         np.abs(np.subtract(error, size, out=error), out=error)
         np.abs(size, out=size)
         if not (math.isfinite(error.max()) and size.max() <= float(_finfo(dtype).max)):
-            return None
+            return None  # the reference may round to infinity there
         bound = size * tolerance.rtol
         bound += tolerance.atol
         if not (error <= bound).all():
@@ -484,12 +484,12 @@ _LEAST_OF_USUAL = 0.001
 
 
 def default_tolerance(expected: np.ndarray[Any, Any], dtype: DTypeLike) -> Tolerance:
-    """Returns the tolerance for an output without bounds: that of its dtype, scaled to its reference.
+    """Returns the tolerance for an output without bounds: the default of its dtype, scaled to its reference.
 
     The absolute bound is at most a hundredth of the largest reference value. But it is at least the rounding
     of terms of order one that cancel, as in a residual, since a right result may be as far off. If the
-    reference is nothing but such rounding, we do not scale. `dtype`, that of the output, may be the name of
-    one that NumPy lacks.
+    reference is nothing but such rounding, we do not scale. The output's `dtype` may be a name that NumPy
+    lacks.
     """
     usual = Tolerance.for_dtype(dtype)
     if not usual.atol or is_narrow(dtype):  # its rounding is far above the bound anyway

@@ -93,7 +93,7 @@ def guard_pattern(guard: int, start: int, nbytes: int) -> np.ndarray[Any, Any]:
 
 LAYOUTS = ("misaligned", "strided")
 BOUNDARY_BYTES = 256
-"""Arrays without a layout begin at a multiple of this, as those of `cudaMalloc` do."""
+"""Arrays without a layout begin at a multiple of this, as memory of `cudaMalloc` does."""
 
 
 class Placement(NamedTuple):

@@ -86,7 +86,7 @@ _DRAWS = (
 )
 """Methods of a generator that draw each element on its own."""
 _CHANGED = 32
-"""One element in so many is drawn anew, but at least one."""
+"""One element in so many is drawn anew, at least one: an answer remembered by a few others is then wrong."""
 
 
 def few_changed(rng: np.random.Generator) -> np.random.Generator:
