@@ -1,5 +1,5 @@
 """Launches a variant or makes a call, and says what is wrong with its results.
 
-Start with `engine.py`, which lists all checks. `check_variant.py` has the launches of a problem's variants,
-`check_call.py` those of a test's own calls, and `verify.py` compares what such a test verifies.
+Start with `engine.py`, which lists all checks. `check_variant.py` launches a problem's variants.
+`check_call.py` makes a test's own calls, and `verify.py` compares what such a test verifies.
 """

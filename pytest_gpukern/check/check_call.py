@@ -65,7 +65,7 @@ _VERY_SLOW_NS = 1e9
 """A call that takes longer is not made a second time, unless outputs are declared."""
 _CALLS = 3
 _CALLS_FOR_OUTPUTS = 4
-"""Quick calls before timing: of those with declared outputs one more meets zeros."""
+"""Quick calls before timing; with declared outputs there is one more, which meets zeros."""
 _IN_PLACE = "declare arrays that the call updates in place with inout="
 
 
@@ -159,7 +159,8 @@ class CheckedCalls(Launch):
         self._function, self._marker, self._where, self._guarded = function, marker, where, guarded
         self._fixed, self._repeats, self._looks = fixed, repeats, looks
         self._declares = bool(marker.outputs or marker.inout) and looks
-        words = tuple(filter(None, (*poisons[1:], poisons[0])))  # NaN, then a large number
+        # NaN, then a large number: a kernel may work only where it finds NaN (AgentKernelArena #112).
+        words = tuple(filter(None, (*poisons[1:], poisons[0])))
         self._words = itertools.chain(words[:2], (None, 0), itertools.cycle((*words[2:], *words[:2])))
         self._word: int | None = None
         self._poison, self._not_poisoned = poisons[0], list[Note]()
@@ -175,7 +176,7 @@ class CheckedCalls(Launch):
         self.last: Any = None
 
     def make(self, turn: Turn, place: str, *, repeats: bool = False) -> Made:
-        """Makes a call and checks it; `place` says in words which one it is, and `repeats` that of many.
+        """Makes a call and checks it; `place` says in words which, `repeats` if it is one of many alike.
 
         Raises:
             DeclarationError: the call has no such argument, a declared output is not an array that can be
@@ -219,13 +220,13 @@ class CheckedCalls(Launch):
             for name, (_, array) in arrays.items()
             if array is not None and not any(array.overlaps(other) for other in in_place.values())
         }
-        taken = [*(output.array for output in outputs.values()), *self.inputs.values()]
+        passed = [*(output.array for output in outputs.values()), *self.inputs.values()]
         if self._declares and not repeats:
-            self._captured = self._captured_inputs(dict(given), taken)
+            self._captured = self._captured_inputs(dict(given), passed)
         self._given = [output.value for output in outputs.values()]
         self._given += [value for value, array in arrays.values() if array]
         self._scalars = tuple(_comparable(value) for value, array in arrays.values() if array is None)
-        self.seen.given_empty |= not all(array.nbytes for array in taken)
+        self.seen.given_empty |= not all(array.nbytes for array in passed)
         read = (*in_place.values(), *self.inputs.values())
         dtypes: Iterable[Any] = (next(filter(is_narrow, array.read_as), array.dtype) for array in read)
         self.seen.given_floats |= set(filter(float_bits, dtypes))
@@ -242,13 +243,13 @@ class CheckedCalls(Launch):
         # If nothing is declared, a call may write its inputs, and their hashes only tell calls apart.
         self._digests = self.digests() if self._declares or self._returns_new else {}
 
-    def _captured_inputs(self, held: Mapping[str, Any], taken: list[UsersArray]) -> dict[str, UsersArray]:
+    def _captured_inputs(self, held: Mapping[str, Any], passed: list[UsersArray]) -> dict[str, UsersArray]:
         """Returns the arrays, other than arguments, that the call reaches by itself or what it is given."""
         captured: dict[str, UsersArray] = {}
         reached = (captured_by(value, name) for name, value in {"": self._function, **held}.items())
         for name, value in itertools.chain.from_iterable(reached):
             array = users_array(value) if may_be_array(value) else None
-            known = (*taken, *captured.values())
+            known = (*passed, *captured.values())
             if array is not None and array.nbytes and not any(map(array.overlaps, known)):
                 captured[f"{name}, which is no argument: pass it as one"] = array
         return captured
@@ -532,11 +533,12 @@ class _Filled:
 
         self._batch()
         steps = self._steps()
-        taken = self._executions.take(count, cold=cold)
-        taken = [Iteration.restoring(each.run, put_back) for each in taken] if steps else taken
+        iterations = self._executions.take(count, cold=cold)
+        if steps:
+            iterations = [Iteration.restoring(each.run, put_back) for each in iterations]
         if not refilled:
-            return taken
-        return [dataclasses.replace(each, before=behind(each.before), launches=None) for each in taken]
+            return iterations
+        return [dataclasses.replace(each, before=behind(each.before), launches=None) for each in iterations]
 
 
 def _captured(function: Any, value: Any, array: UsersArray) -> bool:

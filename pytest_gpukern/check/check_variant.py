@@ -393,7 +393,7 @@ def check_nothing_is_late(prepared: Prepared) -> None:
 def _check_under_the_rest(prepared: Prepared, *, checked_again: bool) -> None:
     """Launches once more if there were too few sets to meet both poisons and an old answer.
 
-    An old answer is tried only if launches are quick. In the simulator a single set is that of a corner, and
+    An old answer is tried only if launches are quick. In the simulator a single set belongs to a corner, and
     its variant has met both poisons at its own point. Under a tool of compute-sanitizer no launch is
     repeated: the tool would see the same, slowly.
     """
@@ -552,7 +552,7 @@ class Corner:
 
     Attributes:
         label: what is special about it, such as `n=257`; the diagnosis of a failure begins with it.
-        point: all axes, and `dtype` if it differs from that of the case.
+        point: all axes, and `dtype` if the case has another one.
         contents: `random`, `special`, `exact` or `kept` inputs. `kept` is random inputs, then others with one
             array unchanged, each array in turn, since a variant may remember its result by one input alone.
         layout: one of `memory.LAYOUTS`; None for aligned arrays in C order.

@@ -80,7 +80,7 @@ class IncorrectError(Exception):
 
 @dataclass(frozen=True)
 class Made:
-    """Holds what is seen of one launch as it returns; of a timed one nothing is.
+    """Holds what is seen of one launch as it returns; it is empty for a timed launch.
 
     Attributes:
         threads: Python's threads that it started and that still work.
@@ -175,7 +175,7 @@ class Launch(ABC):
 
     @abstractmethod
     def take_timed(self) -> None:
-        """Does the same after a launch that was timed."""
+        """Makes what the last timed launch returned its outputs, and looks at what it left in them."""
 
     def written(self) -> Iterable[Written]:
         """Returns what the launch left of each output that has no reference."""

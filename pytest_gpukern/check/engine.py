@@ -24,9 +24,9 @@ from pytest_gpukern.values.note import Note
 
 _MOST_REPEATED = 200
 REPEATED_NS = 1.5e7
-"""The most launches that we compare by hash alone, and about how long they take."""
+"""Most launches that we compare by hash alone, and their time; a fault in one of 64 is found with 96 %."""
 _MAY_COME_LATE = {Fault.NOT_WRITTEN, Fault.WRONG_VALUES, Fault.UNEXPECTED_NAN, Fault.STALE_RESULT}
-"""Faults of an output that a thread explains which the launch has left at work."""
+"""Faults that a thread explains if the launch has left it at work: it may write the output later."""
 
 
 def shares_memory(launch: Launch, _: Made) -> Diagnosis | None:
@@ -144,7 +144,7 @@ def checked_launch(launch: Launch, *, poisoned: bool = True) -> Made:
 
 
 def check_left(launch: Launch) -> None:
-    """Checks what the last timed launch left; raises as `checked_launch` does."""
+    """Checks what the last timed launch left; raises IncorrectError for the first fault."""
     launch.synchronize()
     launch.take_timed()
     _judge(launch, Made(None))

@@ -39,7 +39,7 @@ class SeenOutput:
         array: where `value` lies.
         declared: whether it is an argument; else it was returned.
         poisoned: whether it, or a part of it, held a poison before each call.
-        bits: hash after each call on the inputs of the first.
+        bits: hash after each call whose inputs equal the first call's.
         results: hash → contents, where they differ bit by bit.
         last: contents after the last call and the word before it, if it was one; for a declared output only.
         left: hash of what the last call left in `value`; None if that is not known.
