@@ -25,8 +25,8 @@ from pytest_gpukern.arrays.threaded import map_in_threads
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.values.backend_table import BACKENDS, cuda_packages
 
-_TRIES = 10**6
-_PIECE = 1 << 24
+_TRIES = 10**6  # units of NumPy's work: an exact answer about strided arrays may take exponential time
+_PIECE = 1 << 24  # bytes; recorded hashes depend on it, so their method is called crc32-16mib
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class UsersArray:
             self.put(np.ndarray(self.shape, self.dtype, poison_bytes(word, self.nbytes)))
 
     def queue_poison(self, word: int) -> bool:
-        """Queues the same on the default stream; returns whether it could, as only on a device in C order."""
+        """Queues the fill on the default stream; returns whether it could, as only on a device in C order."""
         queues = self.host is None and self.strides is None and self.pointer % 4 == 0
         if queues:
             cuda.runtime()  # the context
@@ -311,7 +311,7 @@ def leaves(place: str, value: Any) -> Iterator[Argument]:
 
 
 _LAZY = (map, filter, zip, enumerate)
-"""Builtin iterators that compute each item when it is taken; those of `itertools` do, too."""
+"""Builtin iterators that compute each item when it is taken; iterators of `itertools` do, too."""
 
 
 def why_lazy(value: Any) -> str | None:
@@ -356,7 +356,7 @@ def why_untrusted(value: Any) -> str | None:
 
 _HOLD_VALUES = {"PIL", "cudf", "cupyx", "jax", "jaxlib", "ml_dtypes", "numpy", "paddle", "pandas", "polars"}
 _HOLD_VALUES |= {"pyarrow", "scipy", "tensorflow", "warp", *sys.stdlib_module_names}
-"""Packages whose arrays hold their values when a call has returned them, besides those of backends."""
+"""Packages, besides the backends', whose arrays hold their values when a call has returned them."""
 _CONVERTING = ("__array__", "__array_interface__", "__array_struct__", "__buffer__", "copy_to_host", "detach")
 _UNKNOWN = "is of an unknown class and may compute when it is read"
 _STORED = (dict, types.GetSetDescriptorType, types.MemberDescriptorType)
@@ -438,7 +438,7 @@ def refuse_what_proves_nothing(actual: Any, expected: Any) -> None:
 
 
 def _held(value: Any) -> list[UsersArray]:
-    """Returns where an array lies, or those that a container holds."""
+    """Returns where an array lies, or where each array of a container lies."""
     return [array for _, leaf in leaves("", value) if may_be_array(leaf) if (array := users_array(leaf))]
 
 

@@ -282,7 +282,7 @@ class GpuBackend(Backend):
         raise NotImplementedError
 
     def wrap_input(self, array: DeviceArray) -> Any:
-        """Returns an input likewise; most libraries have one type for inputs and outputs."""
+        """Returns an input array on this memory; most libraries have one type for inputs and outputs."""
         return self.wrap(array)
 
     def workspace(

@@ -20,9 +20,9 @@ from pytest_gpukern.gpu.runtime import DeviceArray, checked
 class PycudaBackend(GpuBackend):
     """Runs PyCUDA in the primary context, on its own stream; arrays are `pycuda.gpuarray.GPUArray`.
 
-    PyCUDA launches only on its own streams, so it makes the timed stream. That is a blocking one, as PyCUDA's
-    are by default. Operators of gpuarray launch on the legacy default stream. It and blocking streams wait
-    for each other, so these launches are timed too.
+    PyCUDA launches only on its own streams, so it makes the timed stream. By default that is a blocking one.
+    Operators of gpuarray launch on the legacy default stream. That and blocking streams wait for each other,
+    so these launches are timed too.
 
     Raises:
         ImportError: PyCUDA does not import; the message is the loader's.
