@@ -34,7 +34,7 @@ from pytest_gpukern.values.options import DEFAULT_THRESHOLD, SettingsError, pars
 from pytest_gpukern.values.result import Correctness, Measurement, Result, SessionRole, Verdict
 from pytest_gpukern.values.verdict_table import VerdictKind
 
-_KINDS = (*(kind.row.fail_on for kind in VerdictKind if kind.row.fail_on and kind.row.told), "host")
+_KINDS = (*(kind.row.fail_on for kind in VerdictKind if kind.row.fail_on and kind.row.shows_reason), "host")
 """Kinds of `--gpukern-fail-on` that are about a verdict which a comparison may come to."""
 
 

@@ -481,7 +481,7 @@ def others(run: RunResults) -> list[Others]:
         (kind, _, verdict), result, time = row.judged, row.result, row.measurement
         if result.nodeid in run.failures:
             continue
-        if kind in STATES and STATES[kind].told:
+        if kind in STATES and STATES[kind].shows_reason:
             state, size = STATES[kind], 0.0
             ratio = verdict.ratio if verdict is not None and state.compared else None
             if units.is_number(ratio) and ratio > 0:  # of what is in doubt, what looks slower comes first

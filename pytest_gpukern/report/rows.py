@@ -211,7 +211,7 @@ class ResultRow:
         said = [Footnote(FAILED, self.failure)] if time and self.failure is not None else []
         if time is None:
             said += [Footnote(kind, reason)] if reason else []
-        elif kind and STATES[kind].told:
+        elif kind and STATES[kind].shows_reason:
             # What fresh sessions neither confirmed nor cleared needs a reader.
             unsettled = verdict is not None and verdict.unconfirmed
             quiet = STATES[kind].tone is Tone.DOUBTFUL and not unsettled
@@ -267,7 +267,7 @@ def _first_call_text(row: ResultRow) -> str:
 def _verdict_text(row: ResultRow) -> str:
     """Returns the verdict, with its change where the kind is told, and with what leaves it open."""
     kind, _, verdict = came_to = row.judged if row.measurement else row.standing
-    ratio = verdict.ratio if verdict is not None and STATES[kind].told else None
+    ratio = verdict.ratio if verdict is not None and STATES[kind].shows_reason else None
     text = f"{kind} {units.change(ratio)}" if units.is_number(ratio) else kind
     return f"{text}: {came_to.doubt.short}" if came_to.doubt else text
 

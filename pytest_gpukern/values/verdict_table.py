@@ -23,13 +23,13 @@ class StateRow(NamedTuple):
     """Describes a kind of verdict, or what stands in the place of one.
 
     Attributes:
-        tone: how it is meant. A reason in the tone of doubt is counted, and told with -v or if unsettled.
+        tone: how it is meant. A reason in the tone of doubt is counted, and shown with -v or if unsettled.
         severity: its place where the worst state comes first, from 0 on.
         fail_on: the kind of `--gpukern-fail-on` with which it fails its test; empty where none does.
         always_fails: whether it fails its test whatever that option says.
         compared: whether new times were compared with others.
         changed: whether it says that the time changed, so that reports look for causes.
-        told: whether reports tell its reason, and not only its word.
+        shows_reason: whether reports show its reason, and not only its word.
         decided: whether it says that a time is slower or that it is not.
     """
 
@@ -39,7 +39,7 @@ class StateRow(NamedTuple):
     always_fails: bool = False
     compared: bool = False
     changed: bool = False
-    told: bool = False
+    shows_reason: bool = False
     decided: bool = False
 
 
@@ -55,17 +55,17 @@ class VerdictKind(enum.StrEnum):
         return kind
 
     SAME = "SAME", StateRow(Tone.PLAIN, 8, compared=True, decided=True)
-    FASTER = "FASTER", StateRow(Tone.GOOD, 4, compared=True, changed=True, told=True, decided=True)
+    FASTER = "FASTER", StateRow(Tone.GOOD, 4, compared=True, changed=True, shows_reason=True, decided=True)
     SLOWER = (
         "SLOWER",
-        StateRow(Tone.BAD, 3, fail_on="slower", compared=True, changed=True, told=True, decided=True),
+        StateRow(Tone.BAD, 3, fail_on="slower", compared=True, changed=True, shows_reason=True, decided=True),
     )
-    UNDECIDED = "UNDECIDED", StateRow(Tone.DOUBTFUL, 6, fail_on="undecided", compared=True, told=True)
-    CHANGED = "CHANGED", StateRow(Tone.PLAIN, 6, told=True)
+    UNDECIDED = "UNDECIDED", StateRow(Tone.DOUBTFUL, 6, fail_on="undecided", compared=True, shows_reason=True)
+    CHANGED = "CHANGED", StateRow(Tone.PLAIN, 6, shows_reason=True)
     """Of machine code; what grew fails with `resources`."""
     SAME_CODE = "SAME CODE", StateRow(Tone.PLAIN, 8, decided=True)
-    UNCOMPARABLE = "UNCOMPARABLE", StateRow(Tone.PLAIN, 5, fail_on="uncomparable", told=True)
-    INVALID = "INVALID", StateRow(Tone.BAD, 2, always_fails=True, told=True)
+    UNCOMPARABLE = "UNCOMPARABLE", StateRow(Tone.PLAIN, 5, fail_on="uncomparable", shows_reason=True)
+    INVALID = "INVALID", StateRow(Tone.BAD, 2, always_fails=True, shows_reason=True)
     NEW = "NEW", StateRow(Tone.PLAIN, 7, fail_on="new")
 
 
@@ -73,8 +73,8 @@ INCORRECT, FAILED = "INCORRECT", "FAILED"
 """What stands in the place of a verdict: the outputs are wrong, or the test failed by itself."""
 
 _STATES = {
-    INCORRECT: StateRow(Tone.BAD, 0, always_fails=True, told=True),
-    FAILED: StateRow(Tone.BAD, 1, always_fails=True, told=True),
+    INCORRECT: StateRow(Tone.BAD, 0, always_fails=True, shows_reason=True),
+    FAILED: StateRow(Tone.BAD, 1, always_fails=True, shows_reason=True),
     **{kind.value: kind.row for kind in VerdictKind},
 }
 STATES: dict[str, StateRow] = dict(sorted(_STATES.items(), key=lambda state: state[1].severity))

@@ -38,7 +38,7 @@ def text_of(run, *, verbose):
 
 # --- verdicts -------------------------------------------------------------------------------------
 
-MADE_UP = StateRow(Tone.BAD, 3, fail_on="slower", compared=True, changed=True, told=True)
+MADE_UP = StateRow(Tone.BAD, 3, fail_on="slower", compared=True, changed=True, shows_reason=True)
 
 
 @pytest.fixture(params=[*VerdictKind, *Tone])
@@ -77,13 +77,13 @@ def test_the_terminal_shows_the_word_counts_it_and_tells_its_reason_where_the_ta
     text = text_of(run, verbose=True)
     assert f"  {kind}" in text
     assert f"1 {kind.lower()}" in text
-    assert ("the moon is full" in text) == kind.row.told
+    assert ("the moon is full" in text) == kind.row.shows_reason
 
 
 def test_what_is_told_is_on_the_screen_of_a_run_without_v_too(run, kind):
     lines = text_of(run, verbose=False).splitlines()
     told = [line for line in lines if line.startswith(f"{kind.lower()} ") and "vector_exp/cupy.exp" in line]
-    assert bool(told) == kind.row.told
+    assert bool(told) == kind.row.shows_reason
 
 
 def test_the_page_has_the_word_its_tone_and_its_rank(run, kind):
@@ -96,7 +96,7 @@ def test_the_page_has_the_word_its_tone_and_its_rank(run, kind):
 
 def test_a_comment_counts_it_and_names_it_where_it_failed_or_changed(run, failed_run, kind):
     assert f"1 {kind.lower()}" in comment(run)
-    assert (f"| {kind} |" in comment(run)) == kind.row.told
+    assert (f"| {kind} |" in comment(run)) == kind.row.shows_reason
     assert (f"| **{kind}** |" in comment(failed_run)) == bool(failed_run.failures)
 
 
