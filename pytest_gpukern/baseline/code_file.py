@@ -53,10 +53,10 @@ class CodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
             known = self.cases.get(known.like)
         return known.code if known is not None else {}
 
-    def adding(self, found: Iterable[tuple[str, Code]], *, replaces: bool) -> CodeFile:
+    def adding(self, compiled: Iterable[tuple[str, Code]], *, replaces: bool) -> CodeFile:
         """Returns the file with code of cases, by their ids; what is on record stays, or `replaces` it."""
         cases = {case_id: {**self.of(case_id)} for case_id in self.cases}
-        for case_id, code in found:
+        for case_id, code in compiled:
             known = cases.setdefault(case_id, {})
             new = {name: as_recorded(of) for name, of in code.items() if not of.refused}
             known |= new if replaces else {name: new[name] for name in new if name not in known}
@@ -73,7 +73,7 @@ class CodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
 
 
 def _shortened(cases: Mapping[str, Code]) -> dict[str, RecordedCode]:
-    """Returns the cases by name, those that are compiled to the same as another of their variant by that."""
+    """Returns the cases by name; one that is compiled like another of its variant refers to that."""
     known: list[tuple[str, Code]] = []
     shortened = {}
     for case_id, code in sorted(cases.items()):
@@ -105,4 +105,4 @@ def load(path: Path) -> CodeFile:
 def rendered(file: CodeFile) -> bytes:
     """Returns a file's content: a fact a line, so that a change of one reads as one line."""
     text = json.dumps(msgspec.to_builtins(file), indent=1, ensure_ascii=False)
-    return (_ON_A_LINE.sub(lambda found: " ".join(found[0].split()), text) + "\n").encode()
+    return (_ON_A_LINE.sub(lambda match: " ".join(match[0].split()), text) + "\n").encode()

@@ -1,7 +1,7 @@
 """Reads and writes a baseline file: versioned JSON, one line a process and one a case.
 
-So git shows what a new session changed, and a conflict shows both sides of a case. What the sessions of a
-case share is in it once, and so is what all cases of a process share.
+So git shows what a new session changed, and a conflict shows both sides of a case. The file holds once what
+the sessions of a case share, and once what all cases of a process share.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def load(path: Path) -> Baseline:
 
 
 def load_sides(path: Path) -> list[Baseline]:
-    """Reads a file as `load` does; of one with git's conflict marks both sides, ours first.
+    """Reads and checks a baseline file; returns both sides, ours first, if it has git's conflict marks.
 
     Git may have merged a record, and not the line of its process: each side knows both sides' processes.
     """
@@ -174,9 +174,9 @@ def render(baseline: Baseline) -> bytes:
 def folded_record(record: Record, processes: Processes) -> JsonDict:
     epochs = []
     for epoch in record.epochs:
-        said = {"reason": epoch.reason} if epoch.reason is not None else {}
+        reason = {"reason": epoch.reason} if epoch.reason is not None else {}
         folded = processes.folded_sessions(epoch.sessions, {"nodeid": record.case})
-        epochs.append({"opened": epoch.opened, **said, **folded})
+        epochs.append({"opened": epoch.opened, **reason, **folded})
     return {"case": record.case, "epochs": epochs}
 
 
@@ -202,7 +202,7 @@ class Processes:
         self._first: dict[str, dict[str, Any]] = {}
 
     def folded(self, result: Result, shared: Mapping[str, Any] = MappingProxyType({})) -> JsonDict:
-        """Returns the fields of a result that are neither shared, nor its process's, nor as by default."""
+        """Returns a result's fields that neither case nor process shares, and that are no defaults."""
         own = {name: getattr(result, name) for name in _OF_A_PROCESS if name not in shared}
         process = self._first.setdefault(result.session, own)
         known = defaults(Result) | process | dict(shared)

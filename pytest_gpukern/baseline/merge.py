@@ -61,7 +61,7 @@ class Merge:
     def join(self, mode: str, group: list[Result]) -> None:
         """Adds sessions of one case, as `record.trimmed` returns them.
 
-        `create` adds a case, or those of its measurements that are missing; what is there stays as it is.
+        `create` adds a case, or the measurements that its record lacks; what is there stays as it is.
         `append` adds to the current epochs of what was measured, or opens a case's first. `update` opens a
         new epoch; the record keeps its first one as the anchor.
         """
@@ -106,8 +106,8 @@ class Merge:
         sessions = [self._session(session) for session in self._fitting(lacking, record.sessions)]
         if not sessions:
             return []
-        for place, those in places.items():
-            parts = (only(session, those) for session in sessions)
+        for place, own in places.items():
+            parts = (only(session, own) for session in sessions)
             epochs[place] = epochs[place].adding(part for part in parts if part.measurements)
         self.baseline.cases[case.id] = structs.replace(record, epochs=tuple(epochs))
         return [case.id]
@@ -197,18 +197,18 @@ def confirmed_slower(result: Result) -> bool:
 def sessions_to_record(result: Result, sessions: Sequence[Result]) -> list[Result]:
     """Returns the sessions that a record takes, of all that a run measured of a test; oldest first.
 
-    If they confirmed a slowdown, we leave out those that raised the suspicion. More sessions followed because
+    If they confirmed a slowdown, we leave out the sessions that raised the suspicion. More followed because
     these were slow, so their mean is biased upwards (the winner's curse). In an epoch of three sessions, a
     biased one moves the mean by a third of its bias, and hides as much of the next slowdown. The verdict does
     not rest on them either.
 
     If they refuted it, we keep all. The first session alone decides whether more follow, so over many runs
-    the mean of all sessions is that of the case (Wald's identity). Leaving out slow sessions only would cut
+    the mean of all sessions is the case's mean (Wald's identity). Leaving out slow sessions only would cut
     off the upper tail: the record would be too fast and too narrow, and later runs would be blamed for it.
 
     Args:
         result: what the run reports, with its verdicts.
-        sessions: the others, as they were measured. Those before the first that confirms raised the
+        sessions: the other sessions, as they were measured. Any before the first that confirms raised the
             suspicion together with `result`.
     """
     roles = [session.role for session in sessions]

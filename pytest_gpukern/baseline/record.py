@@ -43,9 +43,9 @@ DIGITS = 6
 LONGEST_NAME = 120
 """Characters. A longer name of a kernel loses its parameters and template arguments."""
 
-NEWEST_EPOCHS = 3
-MOST_SESSIONS = 20
-FIRST_SESSIONS = 5
+NEWEST_EPOCHS = 3  # that a record keeps, beside its first, the anchor against small steps
+MOST_SESSIONS = 20  # of a measurement that an epoch keeps
+FIRST_SESSIONS = 5  # that stay in an epoch, against a slow drift, if it was opened with too few to gate
 
 _Held = TypeVar("_Held", bound=Stored)
 
@@ -141,7 +141,7 @@ def launches_of(result: Result) -> tuple[tuple[KernelFacts, ...], tuple[int, ...
         return tuple(kernels), result.launched
     works = [place for place, work in enumerate(timed.work) if work.kind == "kernel"]
     order = [works.index(place) for place in timed.order if place in works]
-    known = len(works) == len(seen)  # else the kernels are those of another measurement
+    known = len(works) == len(seen)  # else the kernels belong to another measurement
     return tuple(kernels), tuple(kernels.index(seen[place]) for place in order) if known else ()
 
 
@@ -156,7 +156,7 @@ class Epoch(Stored, frozen=True):
     Attributes:
         opened: when, as an ISO 8601 time with its offset.
         sessions: oldest first, never empty; all of one version of the problem.
-        reason: why the epoch was opened, where somebody said.
+        reason: why the epoch was opened, where somebody gave a reason.
     """
 
     opened: Annotated[str, Meta(pattern=MOMENT)]
@@ -237,7 +237,7 @@ class Record(Stored, frozen=True):
         return structs.replace(self, epochs=tuple(epochs[index] for index in sorted(kept)))
 
     def renamed(self, case_id: str) -> Record:
-        """Returns the record as that of another case."""
+        """Returns the record under the id of another case."""
 
         def of(session: Result) -> Result:
             return structs.replace(session, case=_renamed(session.case, case_id), nodeid=case_id)

@@ -161,11 +161,11 @@ class Store:
         held: CodeFile = self._code(self.path_for(case, CODE))
         return held.of(case.id)
 
-    def write_code(self, found: Iterable[tuple[CaseInfo, Code]]) -> list[Path]:
+    def write_code(self, compiled: Iterable[tuple[CaseInfo, Code]]) -> list[Path]:
         """Adds code that is not on record, or replaces it in mode `update`; returns what files changed."""
         if not self._writes:
             return []
-        files = grouped((self.path_for(case, CODE), (case.id, code)) for case, code in found)
+        files = grouped((self.path_for(case, CODE), (case.id, code)) for case, code in compiled)
         written = []
         for path, of_file in sorted(files.items()):
             with file.locked(path.parent):
@@ -187,9 +187,9 @@ class Store:
         return self._spreads[model_key]
 
     def on_record(self, known: KnownCases, model_key: str, devices: Set[str]) -> Set[str]:
-        """Returns the ids of recorded cases that should run here again: those of this model.
+        """Returns the ids of recorded cases that should run here again: all of this model.
 
-        Of records that come with the package, these are the cases of `devices`, named by UUID: another
+        Of records that come with the package, only cases of `devices`, named by UUID, should: another
         machine's libraries need not be here.
         """
         path = self._path(known.folder, known.name, model_key)
@@ -330,9 +330,9 @@ def _stored(path: Path) -> Any:
             return empty
         raise
     for where in ("problem", "device_model"):
-        name, found = getattr(empty, where, ""), getattr(held, where, "")
-        if name != found:
-            problem = f"the file is named for {name!r} but holds {found!r}"
+        name, content = getattr(empty, where, ""), getattr(held, where, "")
+        if name != content:
+            problem = f"the file is named for {name!r} but holds {content!r}"
             raise FileError(path, problem, "Give the file its own name back, or delete it", where=where)
     return held
 
@@ -392,9 +392,9 @@ def unite(target: Path, sources: Sequence[Path]) -> WriteReport:
         held = codec.load_sides(target) if target.exists() else []
         (_, whole), *others = [*((target, side) for side in held), *read]
         for path, side in others:
-            own, found = (f"{of.problem} on {of.device_model}" for of in (whole, side))
-            if own != found:
-                problem = f"holds {found!r}, and {target} {own!r}"
+            own, other = (f"{of.problem} on {of.device_model}" for of in (whole, side))
+            if own != other:
+                problem = f"holds {other!r}, and {target} {own!r}"
                 raise FileError(path, problem, "Name two files of one problem on one device")
             whole = united(whole, side, did)
         if len(held) != 1 or whole != held[0]:
