@@ -59,12 +59,13 @@ def locked(folder: Path) -> Iterator[None]:
 def replace(path: Path, content: bytes) -> None:
     """Writes a file so that readers see the old content or the new, never a part, and keeps its permissions.
 
-    It follows a link, and replaces files alone. Owner and group become those of the writer.
+    It follows a link, and replaces files alone. The file then belongs to the writer and its group.
 
     Raises:
         FileError: the file cannot be written or is read-only; it stays as it was.
     """
     target = Path(os.path.realpath(path))
+    # In the same folder, since only there a rename replaces the old file in one step.
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         mode = target.stat().st_mode if target.exists() else None
@@ -113,7 +114,7 @@ def _write(path: Path, content: bytes, mode: int | None) -> None:
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(content)
         stream.flush()
-        os.fsync(stream.fileno())
+        os.fsync(stream.fileno())  # else a power cut may leave the new name with no content
     if mode is not None:
         path.chmod(mode)
 

@@ -32,8 +32,8 @@ class MarkerOptions:
             `outputs=(2, "out")`. Positions count from 0, or from the end if negative. A place in a tuple,
             list or dict is `outputs="2[1]"` or `"params['out']"`. We poison outputs before each checked call,
             and every other array must stay as it is.
-        inout: array arguments that each call updates in place, named likewise. Before every later call, also
-            a timed one, we put back what they held before the first.
+        inout: array arguments that each call updates in place, named as in `outputs`. Before every later
+            call, also a timed one, we put back what they held before the first.
         written: output → index or mask of the elements that a call writes, as in
             `written={"out": numpy.s_[1:-1]}`; the rest must stay as it is.
         determinism: `bitwise` or `run-to-run` if calls on the same inputs must give the same bits;

@@ -24,9 +24,9 @@ Phase = Literal[
 
 
 class TimeAccount:
-    """Adds up the seconds of each phase; those of an inner phase do not count for the outer one.
+    """Adds up the seconds of each phase; seconds of an inner phase do not count for the outer one.
 
-    Only the thread that made the account enters phases: what others do meanwhile is in the phase of that one.
+    Only the thread that made the account enters phases. Work of other threads counts for its phase.
 
     Args:
         clock: nanoseconds.
@@ -51,11 +51,12 @@ class TimeAccount:
             self._change(outer)
 
     def begin(self, name: Phase | None) -> dict[str, float]:
-        """Returns what `lap` does, and begins a phase outside of all others, or none."""
+        """Begins a phase outside of all others, or none; returns the seconds of each phase until now."""
         self._change(name)
         return self.lap()
 
     def lap(self) -> dict[str, float]:
+        """Returns the seconds of each phase since the last lap."""
         self._change(self._current)
         spent_ns, self._spent_ns = self._spent_ns, {}
         return {name: ns / 1e9 for name, ns in spent_ns.items()}

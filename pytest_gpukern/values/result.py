@@ -93,15 +93,15 @@ class KernelFacts(Stored, frozen=True, gc=False):
         machine_code_sha256: hash of the code that the device executes, without names (`code:…`), or of the
             whole module (`module:…`); None if the backend cannot give it.
         grid: blocks in x, y, z; None where no timer saw it.
-        block: threads in x, y, z; None likewise.
+        block: threads in x, y, z; None where no timer saw it.
         symbol: its name as the compiler mangled it; None in a record.
         blocks_per_sm: blocks that fit on a multiprocessor at once; None where its limits are not known.
-        occupancy: their share of the warps that a multiprocessor holds, or None likewise.
+        occupancy: their share of the warps that a multiprocessor holds; None where that is not known.
         limited_by: why no more blocks fit, in words; None at full occupancy.
         spill_bytes: the part of `local_bytes` that holds spilled registers; None where only a timer saw it.
-        stack_bytes: the frame of a thread: spilled registers, arrays, and what it calls with; None likewise.
-        code_bytes: size of its instructions; None likewise.
-        instructions: class of instructions, and how many there are in the code; empty likewise.
+        stack_bytes: the frame of a thread: spilled registers, arrays, arguments of calls; None if only timed.
+        code_bytes: size of its instructions; None where only a timer saw it.
+        instructions: class of instructions, and how many are in the code; empty where only a timer saw it.
     """
 
     name: str
@@ -162,7 +162,7 @@ class Choice(Stored, frozen=True):
 
     @classmethod
     def of(cls, autotuned: Mapping[str, Mapping[str, str]], kernels: Iterable[KernelFacts]) -> Choice:
-        """Returns the choice of a session; that of one without either is not known."""
+        """Returns the choice of a session; `UNKNOWN_CHOICE` for one without either."""
         if autotuned:
             return cls(tuple(sorted((name, tuple(sorted(of.items()))) for name, of in autotuned.items())))
         launches = {(known.name, known.grid or (), known.block or (), known.registers) for known in kernels}
@@ -210,7 +210,7 @@ class Measurement(Stored, frozen=True):
         measures: what the timer's number contains, in words.
         samples_ns: every sample, in the order taken; none is ever dropped. A record has none.
         quantiles_ns: 5, 25, 50, 75 and 95 % of the samples, in a record.
-        mean_ns: their mean, likewise.
+        mean_ns: mean of the samples, in a record.
         cpu_ns: of a time by the host's clock, the median CPU time of the process in a call, over all its
             threads; None if that is not known.
         stopped: why sampling ended, in words.
@@ -273,8 +273,8 @@ class DeviceActivity(Stored, frozen=True):
     Attributes:
         kind: `kernel`, `memcpy` or `memset`.
         name: the kernel's name as its author would write it, `memcpy HtoD` or `memset`.
-        start_ns: its start, counted from that of the first activity.
-        end_ns: its end, likewise.
+        start_ns: its start, counted from the start of the first activity.
+        end_ns: its end, counted from the same moment.
         device: CUPTI's number of the device in this process.
         context: CUPTI's number of the CUDA context.
         stream: CUPTI's number of the stream.
@@ -306,7 +306,7 @@ class DeviceActivity(Stored, frozen=True):
 
 
 class Trace(Stored, frozen=True):
-    """Holds what the device did in one execution of a case, besides those that were timed.
+    """Holds what the device did in one more execution of a case, which was not timed.
 
     Attributes:
         scope: what was executed, such as `kernel`.
@@ -330,7 +330,7 @@ class OutputError(Stored, frozen=True):
         determinism: `bitwise`, `run-to-run` or `tolerant` (see `Determinism`), or None where that
             was not looked at.
         rtol: the relative tolerance that the test declares, or None where no tolerance judges the output.
-        atol: the absolute one, likewise.
+        atol: the absolute tolerance; None where no tolerance judges the output.
     """
 
     size: int
@@ -399,7 +399,7 @@ class Finding(Stored, frozen=True):
 
     Attributes:
         kind: such as `memory`; a row of `failure_table.FAILURES` may name it.
-        text: what was found, with both values.
+        text: what changed or is wrong, with both values.
     """
 
     kind: str
@@ -450,7 +450,7 @@ class CaseInfo(Stored, frozen=True):
 
     @property
     def on_gpu(self) -> bool:
-        """Whether its times are those of a GPU: true for a plain test, and every backend that runs there."""
+        """Whether a GPU's work is timed: true for a plain test, and for every backend that runs there."""
         return runs_on_gpu(self.backend)
 
     @property
@@ -476,8 +476,8 @@ class Result(Stored, frozen=True):
         diagnosis: what was wrong with the outputs, or None.
         errors: output name → how far it was from its reference.
         first_call_ns: wall time of the first call, compilation included, or None.
-        compile_ns: how much longer it took than the last launch before timing: compiling, loading and first
-            allocations; None where that is not known.
+        compile_ns: how much longer the first call took than the last launch before timing: compiling, loading
+            and first allocations; None where that is not known.
         measurements: one a scope.
         kernels: what a call launches, where a timer saw it.
         launched: in a record, the place in `kernels` of each launch of a call, in order.

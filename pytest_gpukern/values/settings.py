@@ -62,15 +62,15 @@ class Settings:
         backends: backends to run; empty for all.
         size: None for what fits the machine.
         axes: axis → values that replace the problem's own.
-        seed: seed of all inputs; None for that of every run that records.
-        sessions: processes that measure each test, this one among them; with `against`, those of each side.
+        seed: seed of all inputs; None for the seed of every run that records.
+        sessions: processes that measure each test, this one among them; with `against`, for each side.
         reports: files to write, each once; each ends in a suffix of `FORMS`.
         fail_on: kinds of `FAILURES` that fail the run.
         asks_for_gpu: whether `no-gpu` also fails a run of host tests alone.
         threshold: relative slowdown that matters, 0.02 for 2 %.
-        isolate: None if nobody said.
+        isolate: whether tests run in a process beside pytest's own; None if no option says so.
         timeout_s: None if nothing ends a test.
-        bounds_tests: whether somebody said how long a test may take.
+        bounds_tests: whether an option bounds how long a test may take.
         sanitize: empty for an ordinary run, and for one that measures.
         code: architectures to compile for, or `recorded`; empty for a run that executes its tests.
     """

@@ -27,7 +27,7 @@ else:
     Figure = float | None
     """A number; None where it was not finite, for which JSON has no word."""
     Json = bool | int | float | str | None
-    """A value that a user chose, such as that of an axis, up to six levels deep."""
+    """A value that a user chose, such as a point on an axis, up to six levels deep."""
     for _ in range(6):
         Json = bool | int | float | str | list[Json] | dict[str, Json] | None
 
@@ -58,13 +58,14 @@ class ContentError(ValueError):
 
 def content_of(path: Path) -> bytes:
     """Returns the bytes of a regular file, unpacked if gzip packed it; raises FileError, as for a pipe."""
-    try:
+    try:  # without O_NONBLOCK, a pipe that nobody writes to would block for ever
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
             status = os.fstat(stream.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise FileError(path, "cannot be read: Not a regular file", "Copy its content to a file")
             content = stream.read(MOST_BYTES + 1) if status.st_size <= MOST_BYTES else b""
         if content.startswith(_PACKED):
+            # Bounded: a byte of gzip may unpack to a thousand.
             content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(MOST_BYTES + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise FileError(path, f"is not complete gzip: {error}", "Copy it again, or pack it again") from error
@@ -176,7 +177,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Does the same for a text of several lines, which stay lines."""
+    """Returns a text of several lines with the unprintable characters of each escaped."""
     return "\n".join(map(printable, text.split("\n")))
 
 
