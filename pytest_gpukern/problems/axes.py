@@ -79,7 +79,7 @@ class Axes(dict[str, Axis]):
         return cls(axes)
 
     def points(self, size: str, chosen: Mapping[str, Sequence[Any]] | None = None) -> list[Point]:
-        """Returns the product of the axes at `size`; `chosen` values replace those of an axis."""
+        """Returns the product of the axes at `size`; `chosen` values replace an axis's own."""
         if size == "huge" and not any(axis.huge for axis in self.values()):
             return []
         values = {name: (chosen or {}).get(name) or axis.values(size) for name, axis in self.items()}

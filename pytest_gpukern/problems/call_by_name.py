@@ -59,7 +59,7 @@ def takes_by_name(function: Callable[..., Any]) -> tuple[str, ...] | None:
 
 
 def call_by_name(function: Callable[..., Any], available: Mapping[str, Any]) -> Any:
-    """Calls `function` with those of the `available` values that it names.
+    """Calls `function` with each `available` value that it names.
 
     Raises:
         ProblemError: a parameter is not available; the message lists what is.

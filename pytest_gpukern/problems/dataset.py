@@ -37,7 +37,7 @@ class Dataset:
         inputs: name → NumPy array or scalar; variants are given copies only.
         expected: reference of each output; None if the problem has only a statistical check.
         planted: input → flat index → special value at that place.
-        seed: the seed of the whole run, or None for that of every run that records.
+        seed: the seed of the whole run, or None for the seed of every run that records.
         digests: type of a workspace → the result of its `digest` for these inputs.
     """
 
@@ -262,13 +262,13 @@ def load(folder: Path, problem: Problem, point: Point, seed_offset: int, seed: i
 
 
 class Datasets:
-    """Holds the data sets of the current point, and drops those of the point before.
+    """Holds the data sets of the current point, and drops the sets of the point before.
 
     Cases come point by point, so keeping one point makes each reference once.
 
     Args:
         points: how many of the newest points of a problem to keep.
-        seed: seed of all inputs, instead of that of every run that records.
+        seed: seed of all inputs, instead of the seed of every run that records.
 
     Attributes:
         folder: where sessions of the same code keep sets for each other; None for nowhere.
@@ -338,8 +338,8 @@ class Datasets:
         weaknesses = self._complaints[key]
         if weaknesses and problem.axes.declare(point):
             where = ", ".join(f"{name}={value}" for name, value in point.items())
-            said = (f"its tolerance or data accepts wrong results at {where}", *weaknesses)
-            raise problem.error("\n  ".join(said))
+            lines = (f"its tolerance or data accepts wrong results at {where}", *weaknesses)
+            raise problem.error("\n  ".join(lines))
         return tuple(Note(f"accepts wrong results: {complaint}") for complaint in weaknesses)
 
     def for_check(

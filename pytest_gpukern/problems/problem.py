@@ -124,7 +124,7 @@ class Problem:
         dtypes: names of dtypes that the work may have; every function may take one of them as `dtype`. All
             cases use the first, which their ids do not name. Variants that declare others are checked in each
             once, at the first smoke point, and never timed in it. To time several dtypes, declare an axis.
-            Arrays of "bfloat16" and float8 are those of ml_dtypes; without it no variant is checked in them.
+            Arrays of "bfloat16" and float8 come from ml_dtypes; without it no variant is checked in them.
         simulator_limits: axis → the largest value in `check_points` that the simulator runs.
         package: `__package__` of the folder that holds the variants' files, `on_*.py` and `wrong*.py`.
 
@@ -132,7 +132,7 @@ class Problem:
         axes: name → axis, with the points on them.
         variants: the right ones, and the deliberately broken ones.
         declared_at: file and line.
-        statement: those of the statement in a module that declares it, perhaps by a function of another.
+        statement: file and line of the module's statement that declares it, perhaps by another's function.
         loaded: whether we looked at the files of `package`.
 
     Raises:
@@ -382,7 +382,7 @@ class Problem:
     # inputs
 
     def _rng(self, point: Point, seed_offset: int, seed: int | None) -> np.random.Generator:
-        """Returns the generator for one set of contents; without a seed, that of every run that records."""
+        """Returns the generator of one set of contents; without a seed, each recording run has the same."""
         where = zlib.crc32(repr((self.name, sorted(point.items()))).encode())
         entropy = [_SEED if seed is None else seed, seed_offset, where]
         return np.random.default_rng(np.random.SeedSequence(entropy))
@@ -396,10 +396,10 @@ class Problem:
         exact: bool = False,
         changes_few: bool = False,
     ) -> dict[str, Any]:
-        """Draws inputs for `point`; the same offset and seed give the same ones in every process.
+        """Draws inputs for `point`; the same offset and seed give the same inputs in every process.
 
-        If `exact`, they are those of `exact_inputs`. If it `changes_few`, they are the inputs of this offset
-        with a few elements changed in each array that is drawn.
+        If `exact`, `exact_inputs` makes them. If it `changes_few`, they are the inputs of this offset with a
+        few elements changed in each array that is drawn.
         """
         rng = self._rng(point, seed_offset, seed)
         argument, make = ("exact_inputs", self._exact_inputs) if exact else ("make_inputs", self._make_inputs)

@@ -11,8 +11,8 @@ import numpy as np
 from pytest_gpukern.arrays.compare import Tolerance, compare
 
 _LOWER = {"float32": ("float16", 11), "float64": ("float32", 24)}
-"""dtype → the next lower precision and the bits of its significand; TF32 has those of float16."""
-_LOOKED_AT = 1 << 16
+"""dtype → the next lower precision and the bits of its significand; TF32 has as many as float16."""
+_LOOKED_AT = 1 << 16  # elements of a large array
 _ALIKE = 0.5
 _ALIKE_OF_FEW = 0.9
 """Share of elements that two references may have in common: floats, and dtypes with few values."""
@@ -62,7 +62,7 @@ def passes_lower_precision(
     exact = not comparison.absolute.value  # as with small integers, which no tolerance can tell apart
     if comparison.mismatches or (again is None and exact):
         return None
-    return _told(name, f"{lower} too", wrong, wanted, tolerance)
+    return _would_pass(name, f"{lower} too", wrong, wanted, tolerance)
 
 
 def passes_zeros(name: str, expected: np.ndarray[Any, Any], dtype: Any, tolerance: Tolerance) -> str | None:
@@ -70,7 +70,7 @@ def passes_zeros(name: str, expected: np.ndarray[Any, Any], dtype: Any, toleranc
     if not wanted.size or compare(np.zeros(wanted.shape, dtype), wanted, tolerance, poison=None).mismatches:
         return None
     lower = rounded(wanted, dtype).astype(dtype)  # which is to be rejected, too
-    return _told(name, "an output of zeros", lower, wanted, tolerance)
+    return _would_pass(name, "an output of zeros", lower, wanted, tolerance)
 
 
 def hardly_varies(
@@ -95,11 +95,11 @@ def _part(dtype: Any) -> str:
     return {"complex64": "float32", "complex128": "float64"}.get(name, name)
 
 
-def _told(name: str, what: str, wrong: Any, wanted: np.ndarray[Any, Any], tolerance: Tolerance) -> str:
+def _would_pass(name: str, what: str, wrong: Any, wanted: np.ndarray[Any, Any], tolerance: Tolerance) -> str:
     """Says that a tolerance would pass a wrong output, how large the values are, and what to write."""
     usual = Tolerance.for_dtype(wrong.dtype)
     error = compare(wrong, wanted, Tolerance(), poison=None).absolute.value
-    # Rounding of the dtype itself is thousands of times smaller than that of the next lower precision.
+    # Rounding to the dtype itself is thousands of times smaller than to the next lower precision.
     atol = 10.0 ** math.floor(math.log10(error / 64)) if 0 < error < math.inf else 0.0
     tighter = Tolerance(min(tolerance.rtol, usual.rtol), min(tolerance.atol or atol, atol))
     rejects = compare(wrong, wanted, tighter, poison=None).mismatches
