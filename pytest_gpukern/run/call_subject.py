@@ -291,11 +291,11 @@ class CallSubject:
         if not self._context.environment.gpu.has_gpu:
             return ("end_to_end",)
         marker = self._context.marker
-        asked = (marker.scope,) if marker.scope else self._context.environment.settings.scopes
-        wanted = [scope for scope in asked if scope == "launch"]
-        if self._target.leaves_host_calls or not wanted or "kernel" in asked:
-            wanted.insert(0, "kernel")
-        return tuple(wanted)
+        wanted = (marker.scope,) if marker.scope else self._context.environment.settings.scopes
+        scopes = [scope for scope in wanted if scope == "launch"]
+        if self._target.leaves_host_calls or not scopes or "kernel" in wanted:
+            scopes.insert(0, "kernel")
+        return tuple(scopes)
 
     def recheck(self, evidence: Evidence) -> None:
         """Makes one more call, if anything of it is checked or returned."""
@@ -371,9 +371,9 @@ class LoopSubject(CallSubject):
             raise self._refused
         with suppress(TimerUnavailable):
             suspicion = sampler.timer.suspicion(Iteration(_refuse, fresh=_refuse))
-        timed, asked = len(sampler.sampling.samples), self._loop.requested["rounds"]
-        if timed < asked:
-            evidence.add_note(Note(f"{timed} of {asked} rounds are timed: {self._refused}"))
+        timed, rounds = len(sampler.sampling.samples), self._loop.requested["rounds"]
+        if timed < rounds:
+            evidence.add_note(Note(f"{timed} of {rounds} rounds are timed: {self._refused}"))
         evidence.add(measurements=(sampler.finished(suspicion),))
         evidence.add_note(*self._calls.strided())
 
@@ -390,8 +390,8 @@ class LoopSubject(CallSubject):
 
     def _round(self, calls: Callable[[], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Makes the calls of a round once; returns what the loop makes of them."""
-        asked, number, done = self._loop.requested, self._made, list[Any]()
-        last = number == asked["warmup_rounds"] + asked["rounds"] - 1
+        requested, number, done = self._loop.requested, self._made, list[Any]()
+        last = number == requested["warmup_rounds"] + requested["rounds"] - 1
         self._made += 1
 
         @functools.wraps(self._target.function, assigned=(), updated=())
@@ -399,8 +399,8 @@ class LoopSubject(CallSubject):
             done.append(calls())
 
         def run() -> Any:
-            if self.is_timed and number >= max(1, asked["warmup_rounds"]):
-                self._sample(Iteration(once, fresh=_refuse, launches=asked["iterations"]), last=last)
+            if self.is_timed and number >= max(1, requested["warmup_rounds"]):
+                self._sample(Iteration(once, fresh=_refuse, launches=requested["iterations"]), last=last)
             if not done:
                 once()
             return done[0][1] if isinstance(done[0], tuple) else None  # else it is the time of several calls

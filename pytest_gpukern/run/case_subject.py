@@ -193,7 +193,7 @@ class CaseSubject:
     def _other_contents(self, first: Prepared) -> list[Dataset]:
         """Returns data sets for the other buffer sets to time on, as many as fit.
 
-        Those that the first set does not hold come first. A slow call stays on one set: it is timed so few
+        Contents that the first set does not hold come first. A slow call stays on one set: it is timed so few
         times, and does so much. So does a call that is not timed on the device.
         """
         if not self.is_timed or not self._placing.on_gpu or first.is_slow:
@@ -322,7 +322,7 @@ def restoring(prepared: Prepared, call: Callable[[], Any]) -> Callable[[], Any]:
 def hash_of_inputs(sets: Sequence[Prepared]) -> str:
     """Returns a hash of the inputs that a checked variant is timed on: arrays and scalars.
 
-    Shapes, dtypes and strides count, also those of the outputs: the same bytes may be a wider matrix.
+    Shapes, dtypes and strides count, also of the outputs: the same bytes may be a wider matrix.
     """
     described = []
     for prepared in sets:
@@ -428,8 +428,8 @@ def scopes_of(case: Case, environment: Environment, marker: MarkerOptions | None
     possible = ("end_to_end",) if case.scopes == ("end_to_end",) else SCOPES
     if marker is not None and marker.scope is not None and marker.scope in possible:
         return (marker.scope,)
-    asked = environment.settings.scopes
-    return tuple(scope for scope in asked if scope in possible) if asked else case.scopes
+    wanted = environment.settings.scopes
+    return tuple(scope for scope in wanted if scope in possible) if wanted else case.scopes
 
 
 _TRACED_FIRST = ("end_to_end", "kernel", "transfer", "launch")

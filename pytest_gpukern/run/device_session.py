@@ -238,9 +238,9 @@ class DeviceSession:
 
     def take_late_warnings(self) -> tuple[Note, ...]:
         """Returns the warnings since the header was printed, each once: to the current result."""
-        taken = tuple(map(Note, self._late_warnings))
+        notes = tuple(map(Note, self._late_warnings))
         self._late_warnings.clear()
-        return taken
+        return notes
 
     # its processes
 

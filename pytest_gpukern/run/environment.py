@@ -42,7 +42,7 @@ class Environment:
     Attributes:
         store: baselines, with what is recorded of earlier sessions.
         unusable: says why a backend cannot run here; returns None if it can.
-        session: id of this process, which distinguishes its measurements from those of other processes.
+        session: id of this process, which tells its measurements from other processes' measurements.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Environment:
 
     @functools.cached_property
     def corner_datasets(self) -> Datasets:
-        """Returns those of many small points."""
+        """Returns inputs and references of corners, which are many small points."""
         from pytest_gpukern.problems.dataset import MOST_CORNERS, Datasets
 
         return Datasets(points=MOST_CORNERS, seed=self.settings.seed)

@@ -348,7 +348,7 @@ class GpuBenchmark:
             warmup_rounds: untimed rounds before them.
             iterations: calls in a sample with a hot cache; with a cold one each sample is one call.
             check: `check(returned, *args, **kwargs)` raises if an untimed call was wrong, or returns False or
-                what is wrong in words. It judges those before timing and the one after it.
+                what is wrong in words. It judges the calls before timing and the one after it.
 
         Returns:
             The value that the last untimed call returned.
@@ -361,8 +361,8 @@ class GpuBenchmark:
         if setup is not None and not (args or kwargs or in_turn):
             chosen = CallTarget.set_up(target, lambda: arguments_made(setup()), check)
         else:
-            asked = Rounds(target, args, kwargs or {}, setup, teardown, rounds, warmup_rounds, iterations)
-            chosen = CallTarget.in_rounds(asked, check)
+            wanted = Rounds(target, args, kwargs or {}, setup, teardown, rounds, warmup_rounds, iterations)
+            chosen = CallTarget.in_rounds(wanted, check)
         return self._test.measure_call(chosen).last
 
     @refusing_unknown
@@ -379,9 +379,9 @@ class GpuBenchmark:
 
         An element passes if ``|actual − expected| ≤ atol + rtol · |expected|``. By any bounds it passes if it
         is the reference rounded to NumPy's dtype of `actual`: no such number is nearer. NaN passes only where
-        the reference is NaN. Without bounds we use those of `Tolerance.for_dtype` for the dtype of `actual`,
-        with `atol` at most a hundredth of the largest reference value. A note says if zeros or a lower
-        precision would pass too, and if `actual` is narrower than all float arrays that the call was given.
+        the reference is NaN. Without bounds we use `Tolerance.for_dtype` of the dtype of `actual`; its `atol`
+        becomes at most a hundredth of the largest reference value. A note says if zeros or a lower precision
+        would pass too, and if `actual` is narrower than all float arrays that the call was given.
 
         Args:
             actual: array on the device or the host, any shape; also of bfloat16 and float8.
@@ -422,8 +422,8 @@ class GpuBenchmark:
     def guarded_like(self, array: Any, name: str | None = None) -> Any:
         """Returns a guarded array like another, for a call to write.
 
-        It holds a poison, and its zones differ from those of `guarded`. A kernel that copies one element too
-        many would write a zone of a guarded copy into an equal zone, and nobody would see it.
+        It holds a poison, and its zones differ from the zones that `guarded` makes. A kernel that copies one
+        element too many would write a zone of a guarded copy into an equal zone, and nobody would see it.
 
         Args:
             array: has the same library, shape and dtype.

@@ -21,9 +21,9 @@ from pytest_gpukern.values.verdict_table import VerdictKind
 def is_as_recorded(timed: TimedScope, evidence: Evidence) -> bool:
     """Returns whether `--gpukern-only-changed` leaves a scope as it is on record; then the evidence says so.
 
-    Machine code, launch shapes and their order have to be those of the newest recorded session, and so have
-    libraries, driver, the card's model and its clock and power policy, the problem's version and the point.
-    Another card of the model may do. A kernel whose machine code is not known is timed.
+    The newest recorded session has to agree in machine code, launch shapes and their order. It also has to
+    agree in libraries, driver, the card's model and its clock and power policy, the problem's version and the
+    point. Another card of the model may do. A kernel whose machine code is not known is timed.
 
     No timer sees a kernel's arguments, such as a number of rounds, nor what a closure holds. So the fewest
     samples have to agree with the recorded time within half the threshold, as for two revisions.

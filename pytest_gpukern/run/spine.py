@@ -178,7 +178,7 @@ def run(subject: Subject, evidence: Evidence, environment: Environment) -> None:
 
 
 def with_facts(result: Result, environment: Environment) -> Result:
-    """Returns a measured result with the facts of its kernels, and with the best that the device does."""
+    """Adds kernel facts, ceilings and canaries to a measured result."""
     device = environment.gpu.device
     if not result.case.on_gpu or device is None or not environment.gpu.has_gpu or not result.measurements:
         return result
@@ -286,16 +286,16 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
     return Settled(structs.replace(result, verdicts=verdicts), tuple(extra), by_key)
 
 
-def confirmed(judged: Settled, environment: Environment, marker: MarkerOptions) -> Settled:
+def confirmed(settled: Settled, environment: Environment, marker: MarkerOptions) -> Settled:
     """Decides each suspicion by fresh sessions of the same test, and by these alone.
 
     If there are too few of these, the suspicion is INVALID, with the reason.
     """
-    settings, result = environment.settings, judged.result
+    settings, result = environment.settings, settled.result
     verdicts = dict(result.verdicts)
     suspected = [key for key, verdict in verdicts.items() if verdict.suspected]
     if not suspected:
-        return judged
+        return settled
     fresh, problem = _fresh(result, environment, FRESH_SESSIONS, role=SessionRole.CONFIRMING)
     by_key = _by_key(fresh)
     decided = {key: by_key.get(key, []) for key in suspected}
@@ -308,7 +308,7 @@ def confirmed(judged: Settled, environment: Environment, marker: MarkerOptions) 
     more: list[Result] = []
     if settings.run_file is not None and settings.baseline == "compare" and confirmed_slower(result):
         more, _ = _fresh(result, environment, SESSIONS_TO_GATE - len(fresh), before=len(fresh))
-    return Settled(result, (*judged.sessions, *fresh, *more), {**judged.deciding, **decided})
+    return Settled(result, (*settled.sessions, *fresh, *more), {**settled.deciding, **decided})
 
 
 def _basis_of(result: Result, key: str, environment: Environment, marker: MarkerOptions) -> Basis:
