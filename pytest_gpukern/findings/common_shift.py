@@ -19,7 +19,7 @@ from pytest_gpukern.values.stored import Stored
 FEWEST_CASES = 8
 """Fewer have no interval worth the name, and may share their change for reasons of their own."""
 LEAST = 0.005
-"""A common shift smaller than this is not told."""
+"""Smallest common shift that a report shows."""
 
 _FEWEST_SESSIONS = 3
 _WITH_IT = 0.5
@@ -103,7 +103,7 @@ class Shift(Stored, frozen=True):
 
     @property
     def limit(self) -> float:
-        """The log ratio from which it is told: large enough, and more than sessions shift anyway."""
+        """The log ratio from which a report shows it: large enough, and more than sessions shift anyway."""
         return max(math.log1p(LEAST), self.usual)
 
     @property
@@ -146,7 +146,7 @@ def shift_of(
 ) -> Shift | None:
     """Returns the common shift of the ratios of a run's cases; None where these are too few to tell.
 
-    The 95 % interval of the median is that of the sign test: order statistics, whatever the distribution.
+    The 95 % interval of the median comes from the sign test: order statistics, whatever the distribution.
     """
     if len(ratios) < FEWEST_CASES:
         return None
@@ -162,7 +162,7 @@ def usual_shift(cases: Iterable[Mapping[str, float]]) -> float:
     A case has the id of each recorded session and its time of the kernel, where that was compared on a GPU.
 
     A recorded session's shift is the median over its cases of the log time less its case's mean. The interval
-    of one more session is that of a normal distribution whose spread is estimated from these.
+    of one more session takes shifts for normal, with the spread of the recorded ones.
     """
     shifts: dict[str, list[float]] = {}
     for times in cases:
@@ -174,10 +174,11 @@ def usual_shift(cases: Iterable[Mapping[str, float]]) -> float:
 
 
 def _of_one_more(logs: Sequence[float]) -> float | None:
-    """Returns half of the 95 % interval of one more session; None if these are too few to tell."""
+    """Returns half of the 95 % interval of one more session; None if the sessions are too few to tell."""
     count = len(logs)
     if count < _FEWEST_SESSIONS:
         return None
+    # √(1 + 1/n): a new session varies about the mean, which n sessions estimate.
     return student_t(0.975, count - 1) * statistics.stdev(logs) * math.sqrt(1 + 1 / count)
 
 
@@ -190,7 +191,7 @@ def kernel_ratios(results: Iterable[Result]) -> list[float]:
 def canary_changes(
     now: Iterable[Mapping[str, float | None]], recorded: Iterable[Mapping[str, float | None]]
 ) -> dict[str, CanaryChange]:
-    """Says how each canary moved between recorded sessions and those of a run, copy first."""
+    """Says how each canary moved between recorded sessions and sessions of a run, copy first."""
     new, old = _by_canary(now), _by_canary(recorded)
     changes = {}
     for name in sorted(new.keys() & old.keys(), key=lambda name: (_ORDER.get(name.split("/")[0], 9), name)):
@@ -201,7 +202,7 @@ def canary_changes(
     return changes
 
 
-def told(shift: Shift, changed: Sequence[Difference]) -> str:
+def phrase(shift: Shift, changed: Sequence[Difference]) -> str:
     median, *ends = (100 * abs(value - 1) for value in (shift.ratio, shift.low, shift.high))
     (low, high), way = sorted(ends), "slower" if shift.ratio > 1 else "faster"
     text = f"all kernels {median:.1f} % {way} (median of {shift.cases}, 95 %: {low:.1f} … {high:.1f} %)"

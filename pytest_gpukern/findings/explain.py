@@ -35,7 +35,7 @@ from pytest_gpukern.values.timer_table import timer_row
 NOT_INSTALLED = "none"
 
 _CLOCK_FLOOR = 0.003
-"""Relative change of a clock that is never told: the probe knows it to 0.1 … 0.2 %."""
+"""A smaller relative change of a clock is never shown: the probe knows it to 0.1 … 0.2 %."""
 
 _SAME_CYCLES = 0.25
 """Share of a change of the time that may remain in cycles which are called the same."""
@@ -75,8 +75,8 @@ def because(
     """Returns what else changed between the recorded sessions and a result, for a verdict that something did.
 
     A value has changed if no recorded session had it. That the code did not change is said too, and no cause.
-    `deciding` are the measurements that the verdict rests on, all under one key: the result's own, or those
-    of the fresh sessions that confirmed or refuted a suspicion.
+    `deciding` are the measurements that the verdict rests on, all under one key: the result's own, or of the
+    fresh sessions that confirmed or refuted a suspicion.
     """
     of_host = not timer_row(deciding[0].timer).device_timed
     differences = [*_choice_changes(result, past)]
@@ -112,7 +112,7 @@ def other_machine(
 ) -> tuple[Difference, ...]:
     """Returns in which device or host, and in which libraries, a session differs from all recorded ones.
 
-    A field that no recorded session knows is no difference. Versions of `unused` libraries are not told.
+    A field that no recorded session knows is no difference, and neither are versions of `unused` libraries.
     """
     rows = _OF_THE_HOST if host else _OF_THE_DEVICE
     differences = [
@@ -149,7 +149,7 @@ def _code_changes(result: Result, past: Sequence[SessionTime]) -> Iterator[Diffe
 
 
 def cycles_change(time_change: float, clock_change: float) -> Difference | None:
-    """Returns what a change of the time means once that of the clock is known; None where neither explains.
+    """Returns what a change of the time means beside a change of the clock; None where that explains nothing.
 
     Cycles are time times clock, so their logarithms add.
     """
@@ -213,9 +213,9 @@ def _clock_changes(
 
 
 def is_about(ratio: float, deciding: Sequence[Measurement], past: Sequence[SessionTime]) -> bool:
-    """Says whether a ratio is that of these measurements, whose clocks are known, to all recorded sessions.
+    """Says whether a ratio compares these measurements, whose clocks are known, with all recorded sessions.
 
-    It is not if the gate compared them only with sessions on their own card, or with the epoch's first.
+    It does not if the gate compared them only with sessions on their own card, or with the epoch's first.
     """
     recorded = statistics.fmean(math.log(time.median_ns) for time in past)
     now = statistics.fmean(math.log(measurement.summary.median_ns) for measurement in deciding)

@@ -44,7 +44,7 @@ def explained(
 
     Verdicts keep their kinds, and it is `failures` that decides what fails a test.
 
-    `past` returns the sessions that judge a measurement, by its key; without a key those of the newest epoch.
+    `past` returns the sessions that judge a measurement, by its key; without a key, the newest epoch's.
     `deciding` has the measurements that a verdict rests on, by key; else it rests on the result's own.
     """
     if result.simulated or not result.measurements or result.correctness is Correctness.INCORRECT:

@@ -66,12 +66,12 @@ FEWEST_CARDS = 20
 """Cards of a model, or hosts, whose spread says what stands out."""
 _FALSE_ALARMS = 1 / 1000  # healthy fleets with a suspicion
 _CONFIRMED_WRONGLY = 1 / 1000  # healthy cards that a suspicion's other sessions would confirm
-_EFFICIENCY = 0.37
-_NORMAL = 1.4826
+_EFFICIENCY = 0.37  # of the median absolute deviation (Rousseeuw & Croux 1993)
+_NORMAL = 1.4826  # the standard deviation of a normal distribution ÷ its median absolute deviation
 _LEAST_SPREAD = 1e-4  # a log ratio that sessions do not resolve
 _FEWEST_TO_COMPARE = 3
 _OTHERS = 31
-_KERNELS_OF_A_CLASS = 16  # for further sessions: their median is known better than cards differ
+_KERNELS_OF_A_CLASS = 16  # for further sessions: cards differ by more than the error of such a median
 
 _ByCard = Mapping[Card, Sequence[CardFigures]]
 _Rows = Mapping[str, list[int]]
@@ -99,9 +99,10 @@ class FleetFinding(NamedTuple):
         what: `wrong`, `wrong everywhere`, `bits`, `odd bits`, `missing`, `told`, `few` or `lacking`; or what
             slower cards have in common: `driver`, `libraries` or `host`.
         where: name of a card, host or case, driver or libraries.
-        names: outputs or cases, or what the runs of a card told.
-        number: of cards that are so, or of sessions; `of` all cards of the model, or those of most hosts.
-        cards: those that it is about; none of `missing` and `few`.
+        names: outputs or cases, or problems of a card's runs.
+        number: of cards that are so, or of sessions.
+        of: number of all cards of the model, or of cards in most hosts.
+        cards: the cards that it is about; none for `missing` and `few`.
         shifts: class → log ratio of slower cards, of the classes that stand out.
     """
 
@@ -266,12 +267,12 @@ def _silent(
     for host in sorted({*(expected or ())} - reported - damaged.keys(), key=_natural):
         yield FleetFinding(Kind.SILENT, "missing", host)
     for card, sessions in by_card.items():
-        told = [problem for session in sessions for problem in session.problems]
+        problems = [problem for session in sessions for problem in session.problems]
         if not any(session.times_ns for session in sessions):
             reasons = (why for session in sessions for why in session.not_run.values())
-            told = ["nothing valid was measured", *told, *reasons]
-        if told:
-            yield FleetFinding(Kind.SILENT, "told", str(card), tuple(dict.fromkeys(told)), cards=(card,))
+            problems = ["nothing valid was measured", *problems, *reasons]
+        if problems:
+            yield FleetFinding(Kind.SILENT, "told", str(card), tuple(dict.fromkeys(problems)), cards=(card,))
     for on_hosts in grouped((card.model, card.host) for card in by_card).values():
         counts = Counter(on_hosts)
         usual, hosts = Counter(counts.values()).most_common(1)[0]
@@ -282,7 +283,7 @@ def _silent(
 
 
 def _lacking(cards: Sequence[Card], by_card: _ByCard) -> Iterator[FleetFinding]:
-    """Yields the cards without a valid time of cases that most cards of the model have one of."""
+    """Yields the cards that lack a valid time of cases that most cards of the model have timed."""
     timed = {card: dict.fromkeys(key for of in by_card[card] for key in of.times_ns) for card in cards}
     counts = Counter(key for keys in timed.values() for key in keys)
     usual = [key for key, n in counts.items() if 2 * n > len(cards)]
@@ -296,7 +297,7 @@ def _lacking(cards: Sequence[Card], by_card: _ByCard) -> Iterator[FleetFinding]:
 
 
 def _corrupt(by_card: _ByCard) -> Iterator[FleetFinding]:
-    """Yields cards with outputs whose bits differ from those of most cards with the same software.
+    """Yields cards with outputs whose bits differ from most cards with the same software.
 
     A second session confirms it. Bits that more than a hundredth of the cards have, and more than two, are
     what a library chose there.
@@ -355,14 +356,14 @@ class Recheck(NamedTuple):
     neighbour: Card | None
 
 
-def to_confirm(found: FleetFindings) -> dict[Card, Recheck]:
+def to_confirm(fleet: FleetFindings) -> dict[Card, Recheck]:
     """Returns the cards whose suspicion other sessions should decide; of a group that is suspected, some.
 
-    A neighbour is the card whose largest shift is the smallest, by the limits of the classes, among those
+    A neighbour is the card whose largest shift is the smallest, by the limits of the classes, among the cards
     with times in the classes in doubt.
     """
     again: dict[Card, Recheck] = {}
-    for model in found.models:
+    for model in fleet.models:
         shifts = {card: finding.shifts for card, finding in model.cards.items()}
         doubtful = {card: finding.suspected for card, finding in model.cards.items() if finding.suspected}
         for group in model.groups:
@@ -390,7 +391,7 @@ def _judged_model(name: str, cards: Sequence[Card], first: _ByCard, fresh: _ByCa
     facts = {card: combined(of.facts for of in first.get(card) or fresh[card]) for card in cards}
     in_group = {card for group in shifts.groups for card in group.cards}
     usual = statistics.mode(card.versions for card in cards)
-    found = {}
+    findings = {}
     for row, (card, own) in enumerate(zip(cards, (shifts.raised + shifts.due).tolist(), strict=True)):
         known = {each: x for each, x in zip(shifts.classes, own, strict=True) if not math.isnan(x)}
         slower, suspected = (tuple(itertools.compress(shifts.classes, of[row])) for of in (held, doubtful))
@@ -404,10 +405,10 @@ def _judged_model(name: str, cards: Sequence[Card], first: _ByCard, fresh: _ByCa
             verdict = CardVerdict.NOT_CONFIRMED
         elif card in in_group:
             verdict = CardVerdict.IN_GROUP
-        found[card] = CardFinding(verdict, known, slower, suspected, differs, facts[card])
+        findings[card] = CardFinding(verdict, known, slower, suspected, differs, facts[card])
     spreads = _spread(shifts.raised - _median(shifts.raised)).tolist()
     limits = zip(spreads, shifts.suspected_from.tolist(), strict=True)
-    return Model(name, found, tuple(shifts.groups), dict(zip(shifts.classes, limits, strict=True)))
+    return Model(name, findings, tuple(shifts.groups), dict(zip(shifts.classes, limits, strict=True)))
 
 
 def _slow(cards: Sequence[Card], slower: Sequence[str], differs: Iterable[Cause]) -> CardVerdict:
@@ -430,7 +431,7 @@ def _differences(
 
 
 def _differing(versions: _Versions, most: _Versions) -> str:
-    """Returns in what versions differ from those of most cards: `numba 0.67 (most: 0.68)`."""
+    """Returns which versions most cards do not have: `numba 0.67 (most: 0.68)`."""
     own, usual = dict(versions), dict(most)
     names = (name for name in usual | own if own.get(name) != usual.get(name))
     return ", ".join(
@@ -442,10 +443,10 @@ class _Shifts:
     """Holds the shifts of a model's cards: arrays of cards × classes, NaN where too few kernels have times.
 
     Attributes:
-        raised: by the sessions that raise suspicions, without what groups of cards have in common.
-        fresh: by those that confirm, likewise, beside the former of all cards.
+        raised: shifts by the sessions that raise suspicions, without what groups of cards have in common.
+        fresh: shifts by the sessions that confirm, also without that, against all cards' in the first.
         due: what groups that stand out have in common.
-        suspected_from: limit of each class; `confirmed_from` is that of the sessions that confirm.
+        suspected_from: limit of each class for `raised`; `confirmed_from` is the limit for `fresh`.
     """
 
     def __init__(self, cards: Sequence[Card], first: _ByCard, fresh: _ByCard) -> None:
@@ -508,8 +509,8 @@ class _Shifts:
             out = (moved >= limits[0]) & (held | np.isnan(again)) & (len(rows) > 1)
             if out.any():
                 of_group = tuple(self.cards[row] for row in rows)
-                kind, told = (Kind.SLOW, out & held) if (out & held).any() else (Kind.SUSPECTED, out)
-                shifts = dict(itertools.compress(zip(self.classes, moved.tolist(), strict=True), told))
+                kind, classes = (Kind.SLOW, out & held) if (out & held).any() else (Kind.SUSPECTED, out)
+                shifts = dict(itertools.compress(zip(self.classes, moved.tolist(), strict=True), classes))
                 group = FleetFinding(kind, what, name, (), len(rows), 0, of_group, shifts)
                 self.groups.append(group)
             many = what != "host" and len(rows) >= FEWEST_CARDS
@@ -561,7 +562,7 @@ class FleetChange:
         shifts: model → class → log ratio of after to before, the median over the kernels.
         canaries: name → log ratio, of the fixed kernels that every session measures.
         versions: driver or library → versions before → versions after, of those that differ.
-        moved: what is found of times less those before: which cards moved differently.
+        moved: findings about the changes of times: which cards moved differently.
     """
 
     cards: int
@@ -611,5 +612,5 @@ def _medians(mappings: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 def _versions(cards: Iterable[Card]) -> dict[str, tuple[str, ...]]:
     """Returns driver or library → its versions on all cards."""
-    found = grouped(pair for card in cards for pair in card.versions)
-    return {name: tuple(sorted({*of})) for name, of in found.items()}
+    versions = grouped(pair for card in cards for pair in card.versions)
+    return {name: tuple(sorted({*of})) for name, of in versions.items()}

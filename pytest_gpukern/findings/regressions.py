@@ -73,7 +73,7 @@ def grown_errors(errors: Mapping[str, OutputError], past: Sequence[SessionTime])
 def other_bits(
     errors: Mapping[str, OutputError], kernels: Iterable[KernelFacts], past: Sequence[SessionTime]
 ) -> Iterator[Finding]:
-    """Yields a finding for each output whose bits differ from those of the same machine code and inputs.
+    """Yields a finding for each output with other bits than recorded for the same machine code and inputs.
 
     Two or more sessions have to be recorded, and all have to agree: else the output may differ from run to
     run. Equal problem versions mean equal inputs, which are random from a fixed seed.
@@ -95,9 +95,9 @@ def other_bits(
 def over_sessions(
     errors: Mapping[str, OutputError], kernels: Iterable[KernelFacts], past: Sequence[SessionTime]
 ) -> dict[str, OutputError]:
-    """Returns the errors with each output's determinism over this session and those of the same machine code.
+    """Returns the errors with each output's determinism, over all sessions of the same machine code.
 
-    Without such sessions, or if the machine code is not known, it is what this session found.
+    Without others, or if the machine code is not known, this session alone says it.
     """
     code = machine_code(map(as_recorded, kernels))
     alike = [time for time in past if code is not None and machine_code(time.session.kernels) == code]
@@ -112,8 +112,8 @@ def over_sessions(
 def other_determinism(errors: Mapping[str, OutputError], past: Sequence[SessionTime]) -> Iterator[Finding]:
     """Yields a finding for each output that was the same in every launch and no longer is, or vice versa.
 
-    The machine code need not be the same: we want to tell of an atomic addition that replaced a tree. We tell
-    that an output became `bitwise` only if several sessions saw it differ.
+    The machine code need not be the same: an atomic addition that replaced a tree is worth a finding. So is
+    an output that became `bitwise`, but only if several sessions saw it differ.
     """
     for name, error in errors.items():
         seen = [kind for output in _outputs(name, past) if (kind := output.determinism) is not None]

@@ -38,7 +38,7 @@ _BY_RANK = 0.15
 _FALSE_STEPS = 0.5
 """How many false steps may be expected by their size, in all series together."""
 _CANARIES = {"memory": ("copy",), "compute": ("fma",), "power-limited": ("fma",)}
-"""Class of kernel → canary that moves as it does. That of launches has steps of 5 %, and divides nothing."""
+"""Class of kernel → canary that moves alike. The canary of launches has steps of 5 %, and divides nothing."""
 _ANY_KERNEL = ("copy", "fma")
 """What divides a kernel that declares no bytes, or whose card's bandwidth is not known: the mean of both."""
 
@@ -125,7 +125,7 @@ class Trend:
     Attributes:
         points: the time of each session, oldest first.
         times_ns: a median for each point, divided by the time of the canaries ÷ their median over the series.
-        canaries: what times are divided by; empty if the sessions share none that moves alike.
+        canaries: names of the canaries that divide times; empty if the sessions share none that moves alike.
         levels: oldest first; none without a step, as in a series of fewer than `FEWEST_SESSIONS`.
     """
 

@@ -7,7 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 
-from pytest_gpukern.findings.common_shift import LEAST, Compared, MachineVerdict, Shift, kernel_ratios, told
+from pytest_gpukern.findings.common_shift import LEAST, Compared, MachineVerdict, Shift, kernel_ratios, phrase
 from pytest_gpukern.findings.explain import ClockChange, other_machine, sm_clock_change
 from pytest_gpukern.findings.regressions import ACCURACY, BITS, DETERMINISM
 from pytest_gpukern.gate.change import percent
@@ -82,7 +82,7 @@ def _times(compared: Sequence[Compared], shift: Shift | None, changes: Sequence[
         count = len(kernel_ratios(entry.result for entry in compared))
         return f"{count} {'kernel' if count == 1 else 'kernels'} compared, too few for a common shift"
     if shift.common:
-        return told(shift, changes)
+        return phrase(shift, changes)
     anyway = ", since sessions shift by that anyway" if shift.limit == shift.usual else ""
     rule = f"below the {percent(shift.limit)[1:]} that counts{anyway}"
     if abs(math.log(shift.ratio)) >= shift.limit:

@@ -16,9 +16,9 @@ from pytest_gpukern.findings.common_shift import (
     Compared,
     Shift,
     canary_changes,
+    phrase,
     shift_among,
     shift_of,
-    told,
     usual_shift,
 )
 from pytest_gpukern.values.difference import Difference
@@ -59,12 +59,12 @@ MOVED = "so is the copy (+2.9 %), FMA +3.1 %, launch +0.20 %"
 )
 def test_a_common_shift_is_told_with_what_may_have_caused_it(canaries, changed, words):
     slower = "all kernels 3.0 % slower (median of 118, 95 %: 2.9 … 3.1 %)"
-    assert told(shift(1.03, 1.029, 1.031, canaries), changed) == slower + words
+    assert phrase(shift(1.03, 1.029, 1.031, canaries), changed) == slower + words
     half = "all kernels 50.0 % slower (median of 118, 95 %: 40.0 … 60.0 %)"
-    assert told(shift(1.5, 1.4, 1.6, canaries), changed).startswith(half)
+    assert phrase(shift(1.5, 1.4, 1.6, canaries), changed).startswith(half)
     if canaries is not SLOWER:
         faster = "all kernels 3.0 % faster (median of 118, 95 %: 2.9 … 3.1 %)"
-        assert told(shift(0.97, 0.969, 0.971, canaries), changed) == faster + words
+        assert phrase(shift(0.97, 0.969, 0.971, canaries), changed) == faster + words
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_common_shift_is_told_with_what_may_have_caused_it(canaries, changed, 
 def test_a_canary_moves_with_the_kernels_from_half_of_their_shift_on(ratio, moved, with_it):
     common = shift(1.1**2, 1.2, 1.22, {"copy": CanaryChange(ratio, moved=moved)})
     assert common.with_it == ["copy"] * with_it
-    assert ("so is the copy" in told(common, [])) is with_it
+    assert ("so is the copy" in phrase(common, [])) is with_it
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_canaries_that_both_sides_have_are_told_copy_first_and_by_their_own_time
     names = ("mystery", "launch", "fma/event", "copy", "new")
     changes = canary_changes([dict.fromkeys(names, 1.1)], [dict.fromkeys(names[:-1], 1.0)])
     assert list(changes) == ["copy", "fma/event", "launch", "mystery"]
-    text = told(shift(1.1, 1.09, 1.11, changes), [])
+    text = phrase(shift(1.1, 1.09, 1.11, changes), [])
     assert ", so is the copy (+10.0 %), FMA +10.0 %, launch +10.0 %, mystery +10.0 %: the machine" in text
 
 
