@@ -50,9 +50,9 @@ class BinaryTool(NamedTuple):
         try:
             done = subprocess.run([self.path, *arguments], capture_output=True, timeout=120, check=True)
         except (OSError, subprocess.SubprocessError) as error:
-            said = (getattr(error, "stderr", None) or str(error).encode()).decode(errors="replace").strip()
+            message = (getattr(error, "stderr", None) or str(error).encode()).decode(errors="replace").strip()
             options = " ".join(argument for argument in arguments if argument.startswith("-"))
-            raise self._error(f"fails with {options}: {said}") from error
+            raise self._error(f"fails with {options}: {message}") from error
         return done.stdout.decode(errors="replace")
 
     def not_understood(self, printed: str) -> NoReturn:
@@ -72,10 +72,10 @@ def tool(name: str) -> BinaryTool:
     if path is None:
         places = "NVIDIA's wheels, CUDA_HOME, CUDA_PATH or PATH"
         raise DisassemblyError(f"{name} is not in {places}; kernels are read by it: {_REMEDY}")
-    found = BinaryTool(path, "version unknown")
-    printed = found.output("--version")
+    unnamed = BinaryTool(path, "version unknown")
+    printed = unnamed.output("--version")
     version = re.search(r"\bV(\d+\.\d+\.\d+)\b", printed)
-    return found._replace(version=version[1]) if version else found.not_understood(printed)
+    return unnamed._replace(version=version[1]) if version else unnamed.not_understood(printed)
 
 
 def require_tools() -> None:
@@ -90,9 +90,9 @@ def require_tools() -> None:
 def facts(compiled: Compiled, kernel: str, architecture: str, grid: Dimensions) -> KernelFacts:
     """Returns the facts about a kernel that was compiled for an architecture such as `sm_90`.
 
-    Instructions, their size without padding and spills are those of the entry and of the functions in the
-    module that it names, directly or by others. A function that is called by a pointer is none of them,
-    unless the compiler put it into the entry's own code. Of a recursive kernel `stack_bytes` is None, and
+    Instructions, their size without padding and spills are counted in the entry, and in the functions of the
+    module that it names, directly or by others. A function that is called by a pointer is not counted, unless
+    the compiler put it into the entry's own code. Of a recursive kernel `stack_bytes` is None, and
     `local_bytes` only what is spilled. `shared_bytes` is without the KiB that the driver reserves from sm_90
     on. There is no occupancy if the limits of the architecture are not known.
 
@@ -205,7 +205,7 @@ def _disassembled(disassembler: BinaryTool, path: str, usage: KernelFacts) -> Ke
 
 
 def _reached(functions: Mapping[str, _Function], entry: str) -> set[str]:
-    """Returns the entry and all that operands of what is reached name, such as those of CALL and MOV."""
+    """Returns the entry, and each function that an operand in one of them names, as in CALL and MOV."""
     reached, waiting = set[str](), {entry}
     while waiting:
         reached |= waiting
@@ -249,7 +249,7 @@ _TABLES = {
     " NANOSLEEP PREEXIT RET RPCMOV YIELD",
     _PADDING: "NOP",
 }
-"""Names and tables are those of "Instruction Set Reference" in NVIDIA's "CUDA Binary Utilities" (Turing to
+"""Names and tables come from "Instruction Set Reference" in NVIDIA's "CUDA Binary Utilities" (Turing to
 Blackwell). Five decisions are ours:
 
 - An instruction is in one class. DMMA is `fp64`, since a double must show; MUFU.RCP64H and RSQ64H, by which a

@@ -263,8 +263,8 @@ class _RecordedKernel:
         converted = map(cuda_target.typing_context.can_convert, given, wanted)
         if len(given) != len(wanted) or None in converted:
             wants, has = (", ".join(map(str, each)) for each in (wanted, given))
-            said = f"{_name(self.py_func)} has the signature ({wants}) and is called with ({has})"
-            raise DoesNotCompile(f"{_place(self.py_func)}: {said}")
+            problem = f"{_name(self.py_func)} has the signature ({wants}) and is called with ({has})"
+            raise DoesNotCompile(f"{_place(self.py_func)}: {problem}")
 
     def __getattr__(self, name: str) -> Any:
         """Has Numba's kernel answer the rest, such as its PTX."""
@@ -327,10 +327,10 @@ def _message(error: Exception, py_func: Any) -> str:
     name = _author_wrote(py_func).__name__
     text = re.sub(r" at 0x[0-9a-f]+", "", re.sub(r"'_Z\w+'", name, str(error)))
     refused = _ASSEMBLER.findall(text)
-    said = " ".join(refused or _AROUND.sub("", text).split())
+    words = " ".join(refused or _AROUND.sub("", text).split())
     clear = refused or isinstance(error, (NumbaError, TypeError, ValueError))
     kind = "" if clear else f"{type(error).__name__}: "
-    return f"{_place(py_func, error)}: {name}: {kind}{said}"
+    return f"{_place(py_func, error)}: {name}: {kind}{words}"
 
 
 def _place(py_func: Any, error: Exception | None = None) -> str:

@@ -28,16 +28,16 @@ def judged(case: CaseInfo, architecture: str, now: CompiledCode, before: Compile
     """Says how code compares with the record, or with another revision's."""
     if before is None:
         return Verdict(VerdictKind.NEW, "no machine code is recorded")
-    now, before = as_recorded(now), as_recorded(before)  # that of another revision is as it was compiled
+    now, before = as_recorded(now), as_recorded(before)  # another revision's code is as it was compiled
     if now.refused:
         kind = VerdictKind.INVALID
         return Verdict(kind, f"compiled before, and does not any more: {now.refused}")
     if before.kernels == now.kernels:
         return Verdict(VerdictKind.SAME_CODE, "the same instructions and resources")
-    said = ", ".join(_changes(now.kernels, before.kernels)) or "other instructions, the same resources"
+    changes = ", ".join(_changes(now.kernels, before.kernels)) or "other instructions, the same resources"
     compiler = f"{before.compiler} → {now.compiler}: " if before.compiler != now.compiler else ""
     chosen = f"autotuned {_chosen(before)} → {_chosen(now)}: " if before.autotuned != now.autotuned else ""
-    return Verdict(VerdictKind.CHANGED, f"{compiler}{case.label} {architecture}: {chosen}{said}")
+    return Verdict(VerdictKind.CHANGED, f"{compiler}{case.label} {architecture}: {chosen}{changes}")
 
 
 def growth(architecture: str, now: CompiledCode, before: CompiledCode | None) -> Iterator[Finding]:
@@ -59,7 +59,7 @@ def _pairs(
 ) -> Iterator[tuple[KernelFacts, KernelFacts]]:
     """Yields kernels with what is on record of them: by place where all names agree, else by name.
 
-    As many new names as are gone are new names of the same kernels, in their order.
+    If as many names are new as are gone, we take them for new names of the same kernels, in their order.
     """
     if [kernel.name for kernel in now] == [kernel.name for kernel in before]:
         yield from zip(now, before, strict=True)
@@ -80,12 +80,12 @@ def _changes(now: Sequence[KernelFacts], before: Sequence[KernelFacts]) -> Itera
     names, old_names = ([kernel.name for kernel in kernels] for kernels in (now, before))
     yield from (f"new: kernel {name}" for name in dict.fromkeys(names) if name not in old_names)
     yield from (f"gone: kernel {name}" for name in dict.fromkeys(old_names) if name not in names)
-    said: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for kernel, old in _pairs(now, before):
         for field, label, unit in _FACTS:
             was, is_ = getattr(old, field), getattr(kernel, field)
             if was != is_ and not (field == "code_bytes" and kernel.instructions != old.instructions):
-                said[f"{label} {was or 0} → {is_ or 0}{unit}"] = None
+                texts[f"{label} {was or 0} → {is_ or 0}{unit}"] = None
         counts, old_counts = dict(kernel.instructions), dict(old.instructions)
         kinds = sorted({*old_counts, *counts}, key=lambda kind: (kind != DOUBLES, kind))
         mix = {
@@ -93,14 +93,14 @@ def _changes(now: Sequence[KernelFacts], before: Sequence[KernelFacts]) -> Itera
             for kind in kinds
             if (was := old_counts.get(kind, 0)) != (is_ := counts.get(kind, 0))
         }
-        said |= {text: None for text, kind in mix.items() if kind == DOUBLES}
+        texts |= {text: None for text, kind in mix.items() if kind == DOUBLES}
         if old.block != kernel.block:
-            said[f"block {_sizes(old.block)} → {_sizes(kernel.block)}"] = None
+            texts[f"block {_sizes(old.block)} → {_sizes(kernel.block)}"] = None
         if old.occupancy != kernel.occupancy:
             before_text = units.share(old.occupancy).removesuffix(" %")
-            said[f"occupancy {before_text} → {units.share(kernel.occupancy)}"] = None
-        said |= dict.fromkeys(mix)
-    yield from said
+            texts[f"occupancy {before_text} → {units.share(kernel.occupancy)}"] = None
+        texts |= dict.fromkeys(mix)
+    yield from texts
 
 
 def _chosen(code: CompiledCode) -> str:

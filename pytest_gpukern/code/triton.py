@@ -2,7 +2,7 @@
 
 Arrays on the device are PyTorch's fake tensors: they have a shape, strides, a dtype and the device "cuda",
 but no memory. Tensors on the host stay real until something that a device computes flows into them. Host code
-that asks for a result fails by itself. Triton specialises a kernel for fake tensors as for those of a device.
+that asks for a result fails by itself. Triton specialises a kernel for fake tensors as for a device's own.
 
 Tried with Triton 3.6, 3.7, 3.8 and 3.9, and PyTorch 2.14 (built with CUDA, no driver).
 """
@@ -71,7 +71,7 @@ _UNKNOWN = {
 class TritonStandIn(StandIn):
     """Stands in for the device of `@triton.jit`, with `@triton.heuristics` and `@triton.autotune` around it.
 
-    Which configuration of an autotuned kernel is fastest cannot be measured. The one on record is taken, else
+    Which configuration of an autotuned kernel is fastest cannot be measured. We take the one on record, else
     the first that the kernel's own pruning leaves, in its author's order.
 
     Compile a launch within `record`: Triton reads a kernel's global variables as it compiles.
@@ -183,7 +183,7 @@ class TritonStandIn(StandIn):
             with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(action="ignore"):
                 kernel = self._compile(function, *args, grid=(1,), warmup=True, **options)
         except Exception as error:  # noqa: BLE001 - of Triton: also ValueError, KeyError and AssertionError
-            raise DoesNotCompile(_told(error, function)) from None
+            raise DoesNotCompile(_message(error, function)) from None
         shared, threads = kernel.metadata.shared, kernel.metadata.num_warps * 32
         limits = MULTIPROCESSORS.get((major, minor))
         # From 8.0 on the driver keeps a KiB of each block (CUDA C++ Programming Guide, Compute Capabilities).
@@ -261,10 +261,10 @@ def _install_fake_device(stream: Any) -> None:
             if self.inside:  # what an operation is made of, such as the memory of its result
                 return super().__torch_dispatch__(func, types, args, kwargs)
             kwargs = dict(kwargs or {})
-            asked = kwargs.get("device")
+            device = kwargs.get("device")
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
             fakes = [isinstance(tensor, FakeTensor) for tensor in tensors]
-            on_host = (asked is None or asked.type == "cpu") and not kwargs.get("pin_memory")
+            on_host = (device is None or device.type == "cpu") and not kwargs.get("pin_memory")
             if on_host and not any(fakes):
                 return func(*args, **kwargs)  # dispatch has switched the mode off: a real computation
             if any(fakes) and not fakes[0] and func._schema.is_mutable:
@@ -319,7 +319,7 @@ def _held(value: Any, place: int | str) -> Any:
     return copy.copy(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
 
 
-def _told(error: BaseException, kernel: Any) -> str:
+def _message(error: BaseException, kernel: Any) -> str:
     """Returns what Triton says of a kernel, behind the innermost line of the user that it names."""
     from triton.compiler.errors import CompilationError
 
@@ -327,13 +327,13 @@ def _told(error: BaseException, kernel: Any) -> str:
     place, message = _line(kernel), ""
     cause: BaseException | None = error
     while cause is not None:
-        said = str(cause) or type(cause).__name__
+        words = str(cause) or type(cause).__name__
         if isinstance(cause, CompilationError):  # it has the source of a function, not its name or file
-            said = cause.error_message or message
+            words = cause.error_message or message
             function = next((each for each in functions if each.src == cause.src), None)
             if function and hasattr(cause.node, "lineno") and not function.module.startswith("triton."):
                 place = _line(function, cause.node.lineno)
-        message, cause = said, cause.__cause__
+        message, cause = words, cause.__cause__
     refused = re.findall(r"^ptxas\S* .*?(?:error|fatal)\s*: (?!Ptx assembly)(.*)$", message, re.MULTILINE)
     return f"{place}: in {kernel.__name__}: {'; '.join(refused) or message.strip()}"
 
