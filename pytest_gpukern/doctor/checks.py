@@ -31,11 +31,11 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Advice:
-    """Holds one thing that was found.
+    """Holds one thing to know about the machine, or to change.
 
     Attributes:
         subject: what it is about: `driver`, `GPU 0`, `environment`, a library.
-        text: what was found, with values.
+        text: what is so, with values.
         remedy: what to do about it; empty for a note that asks for nothing.
     """
 
@@ -47,8 +47,8 @@ class Advice:
 
 def advise(machine: Machine) -> list[Advice]:
     order = list(Severity)
-    said = (advice for check in _CHECKS for advice in check(machine))
-    return sorted(said, key=lambda advice: order.index(advice.level))
+    all_advice = (advice for check in _CHECKS for advice in check(machine))
+    return sorted(all_advice, key=lambda advice: order.index(advice.level))
 
 
 def _driver(machine: Machine) -> Iterator[Advice]:

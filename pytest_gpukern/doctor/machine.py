@@ -183,12 +183,12 @@ def read_answer(status: int, said: str) -> str | None:
 
 def _nvcc() -> tuple[int, int] | None:
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             ["nvcc", "--version"], capture_output=True, text=True, errors="replace", timeout=60, check=False
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return None
-    release = re.search(r"release (\d+)\.(\d+)", said)
+    release = re.search(r"release (\d+)\.(\d+)", output)
     return (int(release[1]), int(release[2])) if release else None
 
 
