@@ -174,14 +174,14 @@ class _HostValidation:
         for number in range(2, cards.ROUNDS + 1) if tests else ():
             self._again(f"session {number} of {cards.ROUNDS}", uuids, {*itertools.chain(*tests.values())})
         raising = [*self.figures]
-        found = fleet.judged(raising, expected=())
-        if suspects := fleet.to_confirm(found):
+        findings = fleet.judged(raising, expected=())
+        if suspects := fleet.to_confirm(findings):
             self._confirm(suspects, tests)
-            found = fleet.judged(raising, self.figures[len(raising) :], expected=())
-        report = FleetReport(found)
+            findings = fleet.judged(raising, self.figures[len(raising) :], expected=())
+        report = FleetReport(findings)
         exits.show(["", *terminal(report, exits.width()), *_not_validated(self.host)])
         _say(report.verdict[0])
-        return max(*self.statuses, int(found.confirmed))
+        return max(*self.statuses, int(findings.confirmed))
 
     def _confirm(self, suspects: Mapping[Card, fleet.Recheck], tests: Mapping[str, Sequence[str]]) -> None:
         """Measures suspected GPUs and a neighbour again."""

@@ -114,10 +114,10 @@ def _rename(known: argparse.Namespace) -> int:
     named = {file: {name: new + name[len(old) :] for name in meant if name in held[file]} for file in files}
     moves = {file: names for file, names in named.items() if names}
     for file, names in moves.items():
-        if taken := sorted((held[file].keys() - names) & {*names.values()}):
-            command = shlex.join(["gpukern", "baseline", "prune", str(file), "--case", taken[0]])
+        if clashes := sorted((held[file].keys() - names) & {*names.values()}):
+            command = shlex.join(["gpukern", "baseline", "prune", str(file), "--case", clashes[0]])
             raise exits.RefusedError(
-                f"{file}: {taken[0]!r} is on record already. Keep one of both: {command}"
+                f"{file}: {clashes[0]!r} is on record already. Keep one of both: {command}"
             )
     for file, names in () if known.dry_run else moves.items():
         rewrite(file, operator.methodcaller("renaming", names))
@@ -203,7 +203,7 @@ def _unite(known: argparse.Namespace) -> int:
             raise exits.RefusedError(f"{target.name!r}, as {files[0]} names it, is no file in {into}")
     did = unite(target, sources)
     rivals = grouped((_rivals(current, past), case_id) for case_id, current, past in did.rivals)
-    exits.show([*_done_lines(did), *(f"{told}: {units.named(ids)}" for told, ids in rivals.items())])
+    exits.show([*_done_lines(did), *(f"{text}: {units.named(ids)}" for text, ids in rivals.items())])
     return exits.FINE
 
 

@@ -197,8 +197,8 @@ def _verdict(
 ) -> Verdict:
     """Returns the gate's verdict on B's sessions of a test: chosen for no time, they may confirm it.
 
-    They are judged by times of their device model, where A has any. By those of another, the verdict says
-    what differs.
+    They are judged by A's times of their device model. If A has none, its times of another model stand in,
+    and the verdict says what differs.
     """
     first, recorded = sessions[0], a.times.get((name, key), ())
     model, on_gpu = _model(first), first.case.on_gpu

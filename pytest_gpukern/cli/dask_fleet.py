@@ -57,7 +57,7 @@ _GONE = "the scheduler is gone"
 
 
 def look() -> tuple[str, str, str, list[tuple[str, str]], list[str]]:
-    """Returns a worker's version, host, address or that of its nanny, GPUs, and why others are left out.
+    """Returns a worker's version, host, address (or its nanny's), GPUs, and why others are left out.
 
     A GPU is its number in nvidia-smi and its UUID.
     """
@@ -102,7 +102,7 @@ class _Cluster:
     """Calls functions on named workers of a cluster.
 
     Attributes:
-        workers: addresses of those that are there, and give signs of life while they work.
+        workers: addresses of the workers that are there, and give signs of life while they work.
         signs: topic for signs of life; a message is the name of a task.
     """
 
@@ -153,11 +153,11 @@ class _Cluster:
             raise NoRunError(f"{silent}: it hangs, or runs other tasks")
 
     def _hear(self, event: tuple[float, Any]) -> None:
-        said = event[1] if isinstance(event[1], dict) else {}
-        if said.get("action") == "add-worker":
-            self.workers[said["worker"]] = None
-        elif said.get("action") == "remove-worker":
-            self.workers.pop(said["worker"], None)
+        news = event[1] if isinstance(event[1], dict) else {}
+        if news.get("action") == "add-worker":
+            self.workers[news["worker"]] = None
+        elif news.get("action") == "remove-worker":
+            self.workers.pop(news["worker"], None)
 
 
 # --- the validation -------------------------------------------------------------------------------
@@ -275,10 +275,10 @@ class _ClusterValidation:
 
     def _doubt(self) -> None:
         """Has cards that look slow by now, or compute other bits, measured again beside a neighbour."""
-        found = fleet.judged(self.raising)
-        bits = [finding for finding in found.findings if "bits" in finding.what]
+        findings = fleet.judged(self.raising)
+        bits = [finding for finding in findings.findings if "bits" in finding.what]
         doubtful: dict[Card, Card | None] = {card: None for of in bits for card in of.cards}
-        doubtful |= {card: again.neighbour for card, again in fleet.to_confirm(found).items()}
+        doubtful |= {card: again.neighbour for card, again in fleet.to_confirm(findings).items()}
         cases = {output.partition(" ")[0] for of in bits for output in of.names}
         kernels = (pair for figures in self.raising for pair in figures.kernels.items())
         odd = [kernel.test for name, kernel in kernels if name.partition(" ")[0] in cases]
@@ -348,12 +348,12 @@ def validate_on_dask(scheduler: str, request: ValidateOptions, *, needs_gpu: boo
     done = asyncio.run(_validated(scheduler, request, needs_gpu=needs_gpu))
     if not done.raising:
         raise exits.RefusedError(f"the scheduler at {scheduler} has no workers")
-    found = fleet.judged(done.raising, done.confirming, expected=())
-    report = FleetReport(found)
+    findings = fleet.judged(done.raising, done.confirming, expected=())
+    report = FleetReport(findings)
     for path in map(Path, request.reports):
         write_named(path, FORMS[path.suffix](report), REPORT)
     exits.show(terminal(report, exits.width()))
-    return exits.BAD if found.bad else exits.FINE
+    return exits.BAD if findings.bad else exits.FINE
 
 
 async def _validated(scheduler: str, request: ValidateOptions, *, needs_gpu: bool) -> _ClusterValidation:

@@ -65,8 +65,8 @@ def spoken(advice: Sequence[Advice]) -> list[str]:
         if item.remedy:
             lines += textwrap.wrap(f"→ {item.remedy}", _WIDTH, initial_indent="  ", subsequent_indent="    ")
     counts = Counter(item.level for item in advice)
-    said = ", ".join(f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts.items())
-    return [*lines, f"gpukern doctor: {said or 'nothing to complain of'}"]
+    totals = ", ".join(f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts.items())
+    return [*lines, f"gpukern doctor: {totals or 'nothing to complain of'}"]
 
 
 def _described(machine: Machine, advice: Sequence[Advice]) -> dict[str, object]:

@@ -56,7 +56,7 @@ def _run(known: argparse.Namespace) -> int:
     unread = [(host, index) for host, index in (host_and_index(error.path) for error in unreadable) if index]
     reported = {each.card.host for each in figures} | {host for host, _ in unread}
     listed = {} if known.expect is None else _hosts(known.expect, reported)
-    found, change = judged(raising, confirming, expected=listed or None, unreadable=unread), None
+    findings, change = judged(raising, confirming, expected=listed or None, unreadable=unread), None
     if known.before is not None:
         before, damaged = read_figures([known.before])
         unreadable += damaged
@@ -64,7 +64,7 @@ def _run(known: argparse.Namespace) -> int:
         if change is None:
             no_card = "holds none of the cards measured later; a card is known by its UUID"
             unreadable.append(FileError(known.before, no_card, "Compare run files of the same cards"))
-    report = FleetReport(found, unreadable, change)
+    report = FleetReport(findings, unreadable, change)
     if form is not None:
         write_named(known.output, form(report), "-o")
     if known.drain:
@@ -76,7 +76,7 @@ def _run(known: argparse.Namespace) -> int:
         exits.show([*terminal(report, exits.width()), *[f"wrote {known.output}"] * (form is not None)])
         if unlisted := sorted(reported - listed.keys()) if listed else []:
             exits.show([f"not in {known.expect}: {units.named(map(printable, unlisted), _SHOWN)}"])
-    if found.bad or (change is not None and change.moved.confirmed):
+    if findings.bad or (change is not None and change.moved.confirmed):
         return exits.BAD
     return exits.UNREADABLE if unreadable else exits.FINE
 
@@ -85,8 +85,8 @@ def _hosts(path: Path, reported: Iterable[str]) -> dict[str, str]:
     """Returns name of a host in the run files, or the listed one if it did not report → listed name.
 
     A line may be one of MPI's: `node7:8`, or `node7 slots=8`. What follows a `#` is a remark. Upper and lower
-    case are alike. A name without a domain is that of the only host that begins with it, and one with a
-    domain that of a host without.
+    case are alike. A name without a domain stands for the only host that begins with it. A name with a domain
+    stands for a host without one.
     """
     remedy = "Name one host a line, as in: scontrol show hostnames > hosts.txt"
     try:

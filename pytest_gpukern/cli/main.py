@@ -21,7 +21,7 @@ COMMANDS = {
     "doctor": "list GPUs and libraries, and say what is wrong with this installation, "
     "and what to do about it",
 }
-"""Name, which is that of its module in this folder → what `gpukern --help` says of it.
+"""Name of a command, and of its module in this folder → what `gpukern --help` says of it.
 
 `declare` of the module is given the command's parser. It sets the description, adds options, and names by
 `set_defaults(run=…)` what runs the command: a function of the parsed arguments that returns the exit status.

@@ -96,8 +96,8 @@ def tell(runs: Sequence[RunResults], known: argparse.Namespace) -> int:
 def report_files(path: Path, *, code: bool = False) -> list[Path]:
     """Returns a file itself; of a folder its baseline files, called `<name>.<device model>.json`.
 
-    Those in folders below it that are called `baselines` are among them, with `code` also those of machine
-    code. Raises FileError if it has none.
+    It also returns the baseline files of folders below it that are called `baselines`, and with `code` the
+    files of machine code. Raises FileError if there are none.
     """
     if not path.is_dir():
         return [path]

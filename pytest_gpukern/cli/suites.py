@@ -142,13 +142,13 @@ class SuiteRun:
         status = self.process.wait()
         if status in RAN and self.file.exists():
             return self.file.read_bytes()
-        said = f": {last_lines(self.output)}" if self.output else ""
+        last = f": {last_lines(self.output)}" if self.output else ""
         ended = f"its pytest ended {end_in_words(status)}"
-        raise NoRunError(f"{ended}{', and wrote no file' * (status in RAN)}{said}", status or BAD)
+        raise NoRunError(f"{ended}{', and wrote no file' * (status in RAN)}{last}", status or BAD)
 
 
 def command(options: Sequence[str], tests: Sequence[str] = ()) -> list[str]:
-    """Returns the command that runs the packaged suites, or only those of their tests, with these options."""
+    """Returns the command that runs the packaged suites, or only the given tests, with these options."""
     folder = suites_folder()
     chosen = [f"{folder.parent}/{test}" for test in tests] or [str(folder)]
     ours = [*chosen, f"--rootdir={folder.parent}", "--gpu-benchmark", "-p", "no:cacheprovider"]
