@@ -209,7 +209,7 @@ def take_entries(config: pytest.Config) -> list[JsonDict]:
 
 
 def add_entries(config: pytest.Config, entries: Iterable[JsonDict]) -> None:
-    """Adds what `take_entries` found in another process to those of this one's session."""
+    """Adds the entries that `take_entries` returned in another process to this process's session."""
     from pytest_benchmark.stats import Metadata
 
     session = session_of(config)

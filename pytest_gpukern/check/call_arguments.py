@@ -41,7 +41,7 @@ _MOST_REACHED = 1000
 def captured_by(value: Any, place: str = "") -> Iterator[Argument]:
     """Yields what a callable or another object can reach, each with its place.
 
-    We look into containers, functions and objects that it reaches, but not into those of libraries.
+    We look into containers, functions and objects that it reaches, but not into what a library defines.
     """
     todo, seen = [Argument(place, value)], {id(value)}
     for one in todo:  # which grows

@@ -11,7 +11,7 @@ The method has four steps. Cards of one model are compared.
 3. *Groups.* All cards of a driver, of a set of libraries or of a host may have shifted. Then the group is
    named, and each of its cards is judged by what is left. Hosts are judged like cards, by the lower median of
    their cards, where there are `FEWEST_CARDS` hosts with two cards or more.
-4. *Confirmation.* Other sessions confirm: the same shift, less that of the cards that are not suspected, must
+4. *Confirmation.* Other sessions confirm: their shift, less the shift of cards that are not suspected, must
    reach the limit of confirmation. Sessions that raise a suspicion never count, since it chose them. Without
    others it stays a suspicion.
 
@@ -561,7 +561,7 @@ class FleetChange:
         cards: how many are on both sides.
         shifts: model → class → log ratio of after to before, the median over the kernels.
         canaries: name → log ratio, of the fixed kernels that every session measures.
-        versions: driver or library → versions before → versions after, of those that differ.
+        versions: driver or library → versions before → versions after, where these differ.
         moved: findings about the changes of times: which cards moved differently.
     """
 

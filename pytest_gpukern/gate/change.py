@@ -68,7 +68,7 @@ class Change:
     """Holds the log ratio of new and recorded times and what its error is made of.
 
     Attributes:
-        delta: mean of the fresh log medians less that of the recorded ones; or mean of paired log ratios.
+        delta: mean of the fresh log medians less the recorded sessions' mean; or mean of paired log ratios.
         spread: variance of one session's log median (of one pair's log ratio) and its degrees of freedom.
         fresh: new sessions, or pairs.
         recorded: recorded sessions that it was compared with; 0 for pairs.

@@ -119,7 +119,7 @@ class Basis:
 def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
     """Compares new sessions' measurements, one each and under one key, with recorded sessions of their case.
 
-    Δ is the mean of the new log medians less that of the recorded ones. SLOWER: Δ is significant at 5 %,
+    Δ is the mean of the new log medians less the recorded sessions' mean. SLOWER: Δ is significant at 5 %,
     one-sided, and at least the threshold: a suspicion, which `confirm` decides. FASTER mirrors it. SAME:
     the 90 % interval of Δ lies inside ± the threshold (two one-sided tests, Schuirmann 1987). Else UNDECIDED,
     with the smallest slowdown that would be caught and the number of sessions that would settle it.

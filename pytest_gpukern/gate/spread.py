@@ -8,7 +8,7 @@ and empirical Bayes methods*, Stat. Appl. Genet. Mol. Biol. 3(1), 3; `fitFDist` 
 Cases are grouped by scope and timer. Copies and end-to-end times spread by what the host does, kernels by
 clocks and memory layout, and each timer adds its own. We do not group by cache policy: nearly all cases of a
 run have the same. Short kernels spread more, so the variances of a suite differ, d0 is small, and each case
-stays nearer to its own variance. No variance is taken for less than that of the timer's jitter.
+stays nearer to its own variance. No variance is taken for less than the timer's jitter causes.
 """
 
 from __future__ import annotations

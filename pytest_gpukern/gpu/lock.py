@@ -192,7 +192,7 @@ class HostTurns:
     """Returns the context in which this process works on the host."""
 
     def _become(self) -> None:
-        """Takes the lock of the state that this process is in now, and gives back that of the last."""
+        """Gives back the lock of the last state, and takes the lock of the state of this process now."""
         state = next((name for name, depth in self._depth.items() if depth), "resting")
         if self.folder is None or state == self._is:
             return

@@ -237,7 +237,7 @@ class CudaRuntime:
         so finding one does not go through the hundreds of a problem's corners.
         """
         held = self._copies.get(id(host))
-        if held is None or held[0]() is not host:  # the id may be that of an array that is gone
+        if held is None or held[0]() is not host:  # an array that is gone may have had this id
             self.forget_dead_copies()
             _, total_bytes = checked("cuMemGetInfo")
             copies = self._copies

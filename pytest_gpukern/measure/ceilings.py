@@ -196,7 +196,7 @@ def rate_of(dtype: Any) -> str | None:
 
     try:
         return _RATES.get(np.dtype(dtype).name) if dtype is not None else None
-    except (TypeError, ValueError):  # no dtype, or that of a library which is not here
+    except (TypeError, ValueError):  # no dtype, or one of a library that is not here
         return None
 
 

@@ -58,7 +58,7 @@ def cases_of(
 
     Args:
         size: "smoke", "full" or "huge".
-        axes: axis → values that the run chose instead of those at `size`.
+        axes: axis → values that the run chose instead of the axis's values at `size`.
         wrong: whether to yield the deliberately broken variants instead.
     """
     variants = list((problem.variants.broken if wrong else problem.variants.right).values())

@@ -424,7 +424,7 @@ def why_not_rejected(case: Case, diagnosis: Diagnosis | None) -> str | None:
 
 
 def scopes_of(case: Case, environment: Environment, marker: MarkerOptions | None = None) -> tuple[str, ...]:
-    """Returns the scopes to measure a case in: of those asked for, the ones that make sense for it."""
+    """Returns the scopes to measure a case in: the requested scopes that make sense for it."""
     possible = ("end_to_end",) if case.scopes == ("end_to_end",) else SCOPES
     if marker is not None and marker.scope is not None and marker.scope in possible:
         return (marker.scope,)

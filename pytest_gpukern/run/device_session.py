@@ -272,7 +272,7 @@ class DeviceSession:
 
     @contextmanager
     def _idle(self) -> Iterator[None]:
-        """Waits for others; neither the test's clock nor that of its work runs meanwhile."""
+        """Waits for others; neither the clock of the test nor the clock of its work runs meanwhile."""
         with phase("waiting"), self.waiting():
             yield
 

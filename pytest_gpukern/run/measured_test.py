@@ -114,7 +114,7 @@ class MeasuredTest:
         self._loading.enter_context(self.environment.gpu.loading_observed(begins=True))
 
     def stop_observing(self) -> None:
-        """Stops watching the code that the test loads; that of its calls is still watched."""
+        """Stops watching the code that the test loads; code of its calls is still watched."""
         self._loading.close()
 
     def finish_observing(self, *, passed: bool, let_go: Callable[[], object]) -> Sequence[GateFailure]:

@@ -369,7 +369,7 @@ def _fresh(
 class Evidence:
     """Gathers what a test finds out: each check and each measurement adds to its result.
 
-    The `diagnosis` is that of the first check that failed.
+    The `diagnosis` comes from the first check that failed.
     """
 
     def __init__(self, result: Result) -> None:

@@ -124,7 +124,7 @@ class Settings:
         invocation_dir: Path | None = None,
         ini_dir: Path | None = None,
     ) -> Settings:
-        """Does the same from plain mappings of option name → value, if given."""
+        """Reads plain mappings of option name → value, if given; raises SettingsError, too."""
         values, labels = _parsed(given, ini, invocation_dir, ini_dir)
         # An ini file is for runs of every kind, so we refuse it only if a baseline would be written.
         for name, remedy in _contradictions(benchmark, values, labels, in_ci(environ)):

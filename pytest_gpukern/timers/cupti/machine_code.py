@@ -62,7 +62,7 @@ class MachineCode:
     """Hashes of the modules loaded while `loading` or `launches` was entered, by the kernels in them.
 
     CUPTI's function records say which kernels a module has. On an H200 there were none for modules loaded
-    before the first recording of a process, such as that of the first kernel under test. So we make an empty
+    before the first recording of a process, such as the first kernel's module. So we make an empty
     recording first; then all 337 kernels of these suites were found. A module's symbols would not do: they
     lack some kernels of cuBLAS.
 
