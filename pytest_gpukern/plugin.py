@@ -222,7 +222,7 @@ def pytest_fixture_setup(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Judges inside the test, so that a regression fails it by name."""
+    """Judges inside the test: a regression fails it by name, where a teardown's is `1 passed, 1 error`."""
     __tracebackhide__ = True
     note_context(item)
     failed = item.session.testsfailed
@@ -277,7 +277,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     return [f"gpukern note: {note}" for note in environment_of(config).library_notes]
 
 
-@pytest.hookimpl(optionalhook=True, tryfirst=True)
+@pytest.hookimpl(optionalhook=True, tryfirst=True)  # asked before pytest_configure, for -n auto
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Returns one worker for each GPU that is measured on; without a GPU xdist decides."""
     return (len(environment_of(config).gpu.cards) or None) if measures(config) else None
@@ -286,7 +286,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
     """Adds the device to pytest-benchmark's JSON."""
-    if plugin_requested(config):
+    if plugin_requested(config):  # perhaps within pytest_configure: a fingerprint needs no CUDA context
         from pytest_gpukern.benchmark_interop.pytest_benchmark import machine_info as describe
 
         machine_info.update(describe(environment_of(config).gpu.fingerprint))

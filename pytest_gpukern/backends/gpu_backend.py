@@ -215,7 +215,7 @@ def compare_on_device(
     )
     info = np.finfo(actual_name) if is_float else np.finfo("float64")
     reference = runtime.copy_of(expected)
-    highest = np.iinfo(np.uint64).max
+    highest = np.iinfo(np.uint64).max  # stands for no place yet: the kernel takes minima of places
     empty = np.array([0, 0, 0, highest, 0, 0, 0, highest, highest, highest, highest], np.uint64)
     figures = DeviceArray(empty.shape, empty.dtype)
     try:
@@ -234,7 +234,7 @@ def compare_on_device(
             np.int32(info.minexp),
             figures.pointer,
         )
-        for second_pass in (0, 1):
+        for second_pass in (0, 1):  # the second finds the first place of each largest error
             runtime.launch(kernel, count, *arguments, np.int32(second_pass))
         runtime.synchronize()
         host_figures = figures.download()

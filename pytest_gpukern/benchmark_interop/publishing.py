@@ -66,7 +66,7 @@ def _of_result(result: Result, entry: JsonDict, listed: JsonDict | None) -> Iter
     for measurement in result.measurements:
         suffix = _suffix(result, measurement)
         if measurement.invalid is not None or not interop.samples_s(measurement):
-            continue
+            continue  # an entry without samples would crash pytest-benchmark
         fixture = _own_entry(result, entry) if listed is None else interop.ListedFixture(**listed)
         fixture.name += suffix
         fixture.fullname += suffix

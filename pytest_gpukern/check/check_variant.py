@@ -348,6 +348,7 @@ def check(prepared: Prepared, *, checked_again: bool = False) -> None:
             break
         if number:
             prepared.turn_to(dataset)
+        # The third set finds the answer of the second: a kernel may do its work only where it finds NaN.
         checked_launch(prepared, poisoned=number != len(POISONS) or dataset.expected is None)
         for repeats in range(_LAUNCHES - 1 if declared and not number else 0):
             # A first launch may have compiled, so all but the slowest are repeated once.

@@ -120,7 +120,7 @@ def checked_launch(launch: Launch, *, poisoned: bool = True) -> Made:
     """
     digests = launch.digests_before()
     launch.fill(poisoned=poisoned)
-    launch.synchronize()
+    launch.synchronize()  # an error of earlier work must not count for this launch
     threads, first = running_threads(), launch.first_call_ns is None
     start = time.perf_counter_ns()
     try:

@@ -50,7 +50,8 @@ _SIGN_EVERY_S = 5.0
 _HANGS_S = TIMEOUT_S
 """A pytest hangs if it prints nothing for so long: to collect, or to run one test, takes less."""
 _SILENT_S = 60.0
-"""A worker that gives no sign of life for so long hangs; one that left has so long to come back."""
+"""A worker that gives no sign of life for so long hangs, which Dask itself notices after five minutes
+(`worker-ttl`). One that left has so long to come back."""
 _GONE = "the scheduler is gone"
 
 # --- on a worker ----------------------------------------------------------------------------------

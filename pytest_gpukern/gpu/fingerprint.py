@@ -79,7 +79,7 @@ def take_provenance(folder: Path, environ: Mapping[str, str] = os.environ) -> Pr
 def _git(arguments: list[str], folder: Path, environ: Mapping[str, str]) -> str | None:
     """Returns what git prints within five seconds; None if there is no git, or it refuses."""
     known = {name: value for name, value in environ.items() if name not in OF_A_REPOSITORY}
-    command = ["git", "--no-optional-locks", *arguments]
+    command = ["git", "--no-optional-locks", *arguments]  # a look must not make the user's own git wait
     try:
         completed = subprocess.run(
             command, cwd=folder, env=known, capture_output=True, text=True, timeout=_GIT_S, check=True

@@ -88,7 +88,8 @@ def _split(measurement: Measurement, glance: Measurement) -> Measurement:
 
 
 _MORE_NS, _MORE_SHARE = 5_000.0, 0.1
-"""If events read more than CUPTI by more than both of these, beyond their own cost, a note says so."""
+"""If events read more than CUPTI by more than both of these, beyond their own cost, a note says so. CUPTI
+read 10 µs where kernels of the device had launched 46 µs of work."""
 
 
 def _held_against(measurement: Measurement, glance: Measurement) -> Measurement:

@@ -186,7 +186,7 @@ def untraced() -> Iterator[None]:
             sys.settrace(tracer)
 
 
-_BATCH_S = 0.05
+_BATCH_S = 0.05  # half of the time between two looks at the device: a disturbance costs two batches
 _LEAST_S = 4e-4
 """Assumed time of an execution with its launches, flush and records, until it is known."""
 _FEWEST_BATCHES = 3

@@ -383,6 +383,7 @@ class Problem:
 
     def _rng(self, point: Point, seed_offset: int, seed: int | None) -> np.random.Generator:
         """Returns the generator of one set of contents; without a seed, each recording run has the same."""
+        # Not hash(), which is another one of a text in each process.
         where = zlib.crc32(repr((self.name, sorted(point.items()))).encode())
         entropy = [_SEED if seed is None else seed, seed_offset, where]
         return np.random.default_rng(np.random.SeedSequence(entropy))

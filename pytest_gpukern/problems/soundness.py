@@ -66,6 +66,7 @@ def passes_lower_precision(
 
 
 def passes_zeros(name: str, expected: np.ndarray[Any, Any], dtype: Any, tolerance: Tolerance) -> str | None:
+    """Says that an output of zeros would pass, as where `atol` is 1 and results are below 1; else None."""
     wanted = _sample(expected)
     if not wanted.size or compare(np.zeros(wanted.shape, dtype), wanted, tolerance, poison=None).mismatches:
         return None
@@ -76,6 +77,7 @@ def passes_zeros(name: str, expected: np.ndarray[Any, Any], dtype: Any, toleranc
 def hardly_varies(
     name: str, expected: np.ndarray[Any, Any], other: np.ndarray[Any, Any], dtype: Any
 ) -> str | None:
+    """Says that a constant would pass, as results hardly depend on inputs (a mean of normals); else None."""
     if expected.shape != other.shape or not expected.size:
         return None
     same = _sample(expected) == _sample(other)

@@ -46,7 +46,7 @@ from pytest_gpukern.values.options import sanitizing_tool
 from pytest_gpukern.values.result import CaseInfo, Measurement, Result
 from pytest_gpukern.values.timer_table import timer_row
 
-MOST_SETS = 512
+MOST_SETS = 512  # a smaller problem may be warm in a cold graph, and then a note says so
 _QUICKLY_MADE_BYTES = 2**24
 """Below this size we make every set of inputs and reference, even if the case is not timed on each."""
 

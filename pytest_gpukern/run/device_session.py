@@ -178,7 +178,7 @@ class DeviceSession:
         return observed(lambda code: code.loading(begins=begins))
 
     def launches_observed(self) -> AbstractContextManager[None]:
-        """Does the same, and finds which modules the kernels of a call are from, if kernels are timed.
+        """Hashes the code that is loaded meanwhile, and finds the modules of a call's kernels.
 
         Hold it around one call between the first and the timed ones: it slows launches, so nothing may take
         times of its own meanwhile, as an autotuner does in the first call.

@@ -143,7 +143,7 @@ def _capture(stream: Any, runs: Sequence[Callable[[], Any]]) -> tuple[Any, list[
             graph = checked("cuStreamEndCapture", stream.handle)
         except TimerUnavailable:
             raise
-        except Exception as error:  # the call ran before, so only its capture can fail
+        except Exception as error:  # the call ran before: only its capture can fail, as cuBLAS's by CuPy
             why = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
             raise TimerUnavailable(f"the call cannot be captured: {why}") from error
     return graph, nodes, kept

@@ -66,6 +66,7 @@ class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run
 
     @property
     def cli(self) -> str:
+        # A prefix of our own: an option that two plugins define, as gpucheck's --gpu-device, ends pytest.
         return f"--gpukern-{self.name}"
 
     @property

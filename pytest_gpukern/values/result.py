@@ -82,7 +82,7 @@ class Summary(Stored, frozen=True):
         return (self.high_ns - self.low_ns) / 2 / self.median_ns if self.median_ns else math.inf
 
 
-class KernelFacts(Stored, frozen=True, gc=False):
+class KernelFacts(Stored, frozen=True, gc=False):  # nothing in it refers back to it, so no cycle can arise
     """Describes a kernel that a call launches, as a timer sees it or as a record has it.
 
     Attributes:

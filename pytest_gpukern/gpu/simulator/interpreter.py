@@ -13,7 +13,7 @@ from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported, WroteOutsi
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches, unwritten
 
 _ADDRESS = (1 << 48) - 1
-"""Bits of an address. Above them the interpreter's pointers have the number of the memory they belong to."""
+"""Bits of an address in user space. Above them our pointers carry the number of the memory they belong to."""
 
 
 def mend_interpreter() -> None:

@@ -67,7 +67,7 @@ def mend_threads() -> None:
     def run(self: Any, grid_point: Sequence[int], *args: Any) -> None:
         here = dim3(*grid_point)
         with np.errstate(all="ignore", divide="raise" if self._debug else "ignore"):  # a GPU does not warn
-            context = copy_context()
+            context = copy_context()  # a greenlet has a context of its own, and NumPy's errstate is in that
         threads = [
             _Thread(self._f, self, here, dim3(*index), context) for index in np.ndindex(*self._block_dim)
         ]

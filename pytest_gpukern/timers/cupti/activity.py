@@ -166,9 +166,7 @@ class ActivityTrace:
         try:
             while self._depth:  # more than one if a call failed
                 self.pop()
-            self.attempt(
-                self.cupti.activity_flush_all, 1
-            )  # 1 is FLUSH_FORCED: also buffers that are not full
+            self.attempt(self.cupti.activity_flush_all, 1)  # FLUSH_FORCED: also buffers that are not full
         finally:
             self._disable()
         try:

@@ -46,7 +46,7 @@ Spins of 1.5 to 100 µs read 1617 to 1746 ns more than the slope of their graphs
 _FEW_BLOCKS = 4
 """Up to so many blocks a multiprocessor, recording them costs less than a tick: about 10 ns each."""
 _NEAR_NS = 256.0  # eight ticks: what lies further from the median was disturbed
-_CALIBRATION = 64
+_CALIBRATION = 64  # launches of the empty kernel, in each way of recording
 _MOST_IN_ORDER = 256  # launches of a call whose order is kept
 _OWN_STREAMS = Note(
     "the call waits for the device or uses streams of its own, so its time contains the host's launch cost",
