@@ -37,7 +37,7 @@ _ROUNDOFFS = {"float32": 2.0**-24, "float16 or TF32": 2.0**-11}
 """Largest relative error of rounding once (IEEE 754; TF32 has as many digits as float16)."""
 _NEAR = 16.0
 _FAR = 2.0
-"""Times of the threshold from which a change that could not be seen is told."""
+"""Multiple of the threshold from which a report says which changes it could not see."""
 _LEAST_SHARE = 0.01
 """Share of a limit below which it limits nothing."""
 
@@ -80,13 +80,13 @@ class TimeChange:
 
 @dataclass(frozen=True)
 class FailureCard:
-    """Holds one failure, or those of one variant with one kind of diagnosis.
+    """Holds one failure, or all failures of one variant with one kind of diagnosis.
 
     Attributes:
         kind: word of the verdict, INCORRECT, FAILED, or the kind of a finding in capitals.
         name: the case, as every form and every command names it; the variant where there are several.
         sizes: what tells several cases apart, one text each; empty for a single one.
-        results: those that failed, None for a test without a result; `nodeids` are their tests.
+        results: of the tests that failed, `nodeids`; None for a test without a result.
         scope: what was timed; empty for a failure that is not about a time.
         what: what is wrong, one text a case; for a time, the reason in words.
         since: since when it is so; empty where that is not known.
@@ -185,8 +185,8 @@ def headline(run: RunResults, failed: Sequence[FailureCard]) -> Headline:
         return Headline(FAILED, ", ".join(parts))
     if not run.ran:
         return Headline("NOTHING RAN")
-    said = (", ".join(_passed_in_words(run)), *_judged_in_words(run))
-    return Headline("PASSED", " · ".join(filter(None, said)))
+    texts = (", ".join(_passed_in_words(run)), *_judged_in_words(run))
+    return Headline("PASSED", " · ".join(filter(None, texts)))
 
 
 def _failures_in_words(failed: Sequence[FailureCard]) -> Iterable[str]:
@@ -212,8 +212,8 @@ def _passed_in_words(run: RunResults) -> Iterable[str]:
     compiled = sum(bool(result.code) for result in run.results)
     unchecked = sum(result.correctness is Correctness.UNCHECKED for result in run.results) - compiled
     if compiled:
-        told = [f"{count} {kind.lower()}" for kind, count in run.verdicts.items()]
-        yield f"{units.counted(compiled, 'case')} compiled: {', '.join(told)}"
+        counts = [f"{count} {kind.lower()}" for kind, count in run.verdicts.items()]
+        yield f"{units.counted(compiled, 'case')} compiled: {', '.join(counts)}"
     if right:
         where = f", {simulated} of them in the simulator" if simulated else ""
         where = " in the simulator" if simulated == len(right) else where
@@ -233,16 +233,16 @@ def _judged_in_words(run: RunResults) -> Iterator[str]:
         return
     left = {kind: count for kind, count in run.verdicts.items() if not kind.row.decided}
     if left:
-        judged = run.verdicts.total() - sum(left.values())
-        slower = run.verdicts[VerdictKind.SLOWER] or "none of these"
-        found = f", {slower} slower; the others" if judged else ""
-        why = ", ".join(f"{count} {kind.lower()}" for kind, count in left.items())
+        total = run.verdicts.total()
+        count, slower = total - sum(left.values()), run.verdicts[VerdictKind.SLOWER] or "none of these"
+        of_these = f", {slower} slower; the others" if count else ""
+        why = ", ".join(f"{n} {kind.lower()}" for kind, n in left.items())
         doubts = {row.judged.doubt.sentence for row in run.rows if row.judged.doubt}
         if left.keys() == {VerdictKind.UNDECIDED} and len(doubts) == 1:
             (why,) = doubts
         elif run.nothing_recorded:
             why = "nothing was on record"
-        yield f"{judged} of {units.counted(run.verdicts.total(), 'time')} judged{found}: {why}"
+        yield f"{count} of {units.counted(total, 'time')} judged{of_these}: {why}"
     on_a_gpu = any(of.measurements and of.case.on_gpu and not of.simulated for of in run.results)
     lacks_one = any(of.simulated for of in run.results) or any(skip.kind == NO_GPU for skip in run.skips)
     if run.benchmarks and lacks_one and not on_a_gpu:
@@ -369,7 +369,7 @@ def _by_the_gate(
 
 
 def _group(card: FailureCard) -> object:
-    """Returns what cards must have in common to be told as one."""
+    """Returns what failures must have in common to share a card."""
     result = card.results[0]
     if card.change is not None:
         return card.nodeids, card.scope
@@ -406,7 +406,7 @@ def _together(run: RunResults, group: Sequence[FailureCard]) -> FailureCard:
 
 
 def _rounded_like(result: Result) -> Iterator[str]:
-    """Says which precision errors look like: they reach its roundoff, and not that of their own dtype."""
+    """Says which precision errors look like: they reach its roundoff, far beyond their own dtype's."""
     for name, error in result.errors.items():
         worst, ulp = error.max_rel, error.max_ulp
         for precision, roundoff in _ROUNDOFFS.items():
@@ -422,10 +422,10 @@ def _worst_first(card: FailureCard) -> tuple[int, float]:
 def _why(verdict: Verdict) -> tuple[str, ...]:
     """Returns what else changed; another card is said once, above all."""
     causes = [cause for cause in verdict.differences if cause.is_cause and cause.what != DEVICE]
-    told = [str(cause) for cause in causes]
+    texts = [str(cause) for cause in causes]
     if NEW_CODE in causes and not any(cause.what in OF_THE_MACHINE for cause in causes):
-        told.append("the code, not the machine")
-    return tuple(told) or tuple(str(same) for same in verdict.differences if not same.is_cause)
+        texts.append("the code, not the machine")
+    return tuple(texts) or tuple(str(same) for same in verdict.differences if not same.is_cause)
 
 
 def _since(run: RunResults, result: Result, trend: Trend | None = None) -> tuple[str, ...]:
@@ -474,7 +474,7 @@ def times_before_and_now(run: RunResults, result: Result, key: str) -> tuple[flo
 def others(run: RunResults) -> list[Others]:
     """Returns what is to be said of times and findings that failed no test, the worst kind first.
 
-    Those with one cause are told together; of what is undecided the largest suspicion is enough.
+    Times with one cause share an entry; of what is undecided the largest suspicion is enough.
     """
     groups: dict[tuple[str, str], list[tuple[float, str, float | None]]] = {}
     for row in run.rows:
@@ -493,21 +493,21 @@ def others(run: RunResults) -> list[Others]:
             groups.setdefault((kind, cause), []).append((size, result.case.id + scope, ratio))
         for finding in result.findings if row.first else ():
             groups.setdefault((finding.kind, finding.text), []).append((0.0, result.case.id, None))
-    said = []
+    lines = []
     for (kind, cause), entries in groups.items():
         entries.sort(key=lambda entry: -entry[0])
         ratios = tuple(ratio for *_, ratio in entries if units.is_number(ratio))
-        said.append(Others(kind, tuple(name for _, name, _ in entries), ratios, cause))
-    said.sort(key=lambda of: (severity(of.kind), -max(map(units.size_of_change, of.ratios), default=0.0)))
-    return said
+        lines.append(Others(kind, tuple(name for _, name, _ in entries), ratios, cause))
+    lines.sort(key=lambda of: (severity(of.kind), -max(map(units.size_of_change, of.ratios), default=0.0)))
+    return lines
 
 
 def _cause(verdict: Verdict) -> str:
     """Says why a time changed, and whether that is the machine or the code."""
     causes = [difference for difference in verdict.differences if difference.is_cause]
-    told = [cause for cause in causes if cause.what != DEVICE]
-    if told:
-        of_machine = all(cause.what in OF_THE_MACHINE for cause in told)
-        return ", ".join(map(str, told)) + (": the machine, not the change" if of_machine else "")
+    beside_card = [cause for cause in causes if cause.what != DEVICE]
+    if beside_card:
+        of_machine = all(cause.what in OF_THE_MACHINE for cause in beside_card)
+        return ", ".join(map(str, beside_card)) + (": the machine, not the change" if of_machine else "")
     same = ["same machine code"] if SAME_CODE in verdict.differences else []
     return ", ".join([*same, *(["another card"] if causes else [])])

@@ -195,8 +195,8 @@ def checks(results: Sequence[Result], *, width: int) -> list[Line]:
     """Tells once what the same cases have in common, and then an empty line; nothing where none has any."""
     checked = [result for result in results if result.correctness is not Correctness.INCORRECT]
     texts_of = {result.case.id: _checks_of(result) for result in checked}
-    said = dict.fromkeys(text for texts in texts_of.values() for text in texts)
-    shared = grouped((tuple(case for case in texts_of if text in texts_of[case]), text) for text in said)
+    distinct = dict.fromkeys(text for texts in texts_of.values() for text in texts)
+    shared = grouped((tuple(case for case in texts_of if text in texts_of[case]), text) for text in distinct)
     lines = []
     for cases, texts in shared.items():
         who = f"all {len(cases)} cases" if 1 < len(cases) == len(checked) else ", ".join(cases)

@@ -37,7 +37,7 @@ _VALIDATE = "gpukern validate --gpukern-report=FOLDER/"
 class Row(NamedTuple):
     """Tells one finding: a kind such as `SLOW`, the card, host, driver or case, and what to do about it.
 
-    `cards` are those that it is about.
+    `cards` are the cards that it is about.
     """
 
     kind: Kind
@@ -95,14 +95,14 @@ def _of_finding(
 def _of_card(card: Card, finding: CardFinding, confirmed: str, since: str) -> Row:
     """Returns what a card's verdict rests on, what is known of the cause, and what to do."""
     slower = f"{_changes(finding.shifts, finding.slower)}{since}, {confirmed}"
-    said = {
+    words = {
         CardVerdict.SLOW: slower,
         CardVerdict.ONE_OF_TWO: f"slower than the other by {slower}. {_ONE_OF_TWO}",
         CardVerdict.ONE_CLASS: f"{slower}, but in one class and without a physical cause, so not called slow",
         CardVerdict.SUSPECTED: f"{_changes(finding.shifts, finding.suspected)}{since}, {_NOT_YET}",
     }.get(finding.verdict, "")
     causes = [cause for cause in finding.causes if cause.fault or finding.slower or finding.suspected]
-    text = "; ".join(filter(None, (said, *(cause.text for cause in causes))))
+    text = "; ".join(filter(None, (words, *(cause.text for cause in causes))))
     remedies = _remedies([cause.remedy for cause in causes] or [_UNEXPLAINED] * finding.bad, card)
     kind = Kind.SLOW if finding.bad else Kind.SUSPECTED if finding.suspected else Kind.NOTED
     return Row(kind, str(card), text, remedies, (card,))
@@ -121,19 +121,19 @@ def _changes(shifts: Mapping[str, float], names: Iterable[str]) -> str:
 class FleetReport:
     """Holds what the terminal or a file tells of a fleet; `unreadable` says why files are not judged."""
 
-    found: FleetFindings
+    fleet: FleetFindings
     unreadable: Sequence[FileError] = ()
     change: FleetChange | None = None
 
     @functools.cached_property
     def rows(self) -> list[Row]:
         """All findings, what is worst first."""
-        rows = [*map(_of_finding, self.found.findings)]
+        rows = [*map(_of_finding, self.fleet.findings)]
         for error in self.unreadable:
             text = f"{f'{error.where}: ' if error.where else ''}{error.problem}; the others are judged"
             rows.append(Row(Kind.UNREADABLE, str(error.path), text, (error.remedy,)))
-        confirmed = f"confirmed by {units.counted(self.found.confirmed_by, 'other session')}"
-        models = [(model, "") for model in self.found.models]
+        confirmed = f"confirmed by {units.counted(self.fleet.confirmed_by, 'other session')}"
+        models = [(model, "") for model in self.fleet.models]
         models += [(model, _SINCE) for model in (self.change.moved.models if self.change else ())]
         for model, since in models:
             for group in model.groups:
@@ -149,37 +149,37 @@ class FleetReport:
     def drain(self) -> list[str]:
         """The hosts to take out of service."""
         moved = self.change.moved.to_drain if self.change else []
-        return list(dict.fromkeys([*self.found.to_drain, *moved]))
+        return list(dict.fromkeys([*self.fleet.to_drain, *moved]))
 
     @property
     def verdict(self) -> list[str]:
         """The verdict in one line; then how the cards were compared, and what has changed since before."""
-        cards, kinds = self.found.cards, [row.kind for row in self.rows]
+        cards, kinds = self.fleet.cards, [row.kind for row in self.rows]
         hosts = units.counted(len({card.host for card in cards}), "host")
         result = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
         first = f"{units.counted(len(cards), 'card')} of {hosts}: {result or 'nothing stands out'}"
-        return [first, *map(_context, self.found.models), *(_of_change(self.change) if self.change else ())]
+        return [first, *map(_context, self.fleet.models), *(_of_change(self.change) if self.change else ())]
 
     @property
     def notes(self) -> list[str]:
         """What else to know about it."""
-        found, notes = self.found, []
-        if found.failed:
-            failed = units.counted(sum(found.failed.values()), "failed test")
-            on = units.counted(len(found.failed), "card")
+        fleet, notes = self.fleet, []
+        if fleet.failed:
+            failed = units.counted(sum(fleet.failed.values()), "failed test")
+            on = units.counted(len(fleet.failed), "card")
             notes.append(f"{failed} on {on}: gpukern report FILE tells why")
         if any(row.kind is Kind.SUSPECTED for row in self.rows):
             notes.append(f"to confirm, measure these cards again, three sessions in all: {_VALIDATE}")
-        verdicts = [of.verdict for model in found.models if model.spreads for of in model.cards.values()]
+        verdicts = [of.verdict for model in fleet.models if model.spreads for of in model.cards.values()]
         if alone := verdicts.count(CardVerdict.NOT_COMPARED):
             notes.append(f"{units.counted(alone, 'card')} not compared: too few valid times that others have")
-        if not found.models:
+        if not fleet.models:
             notes.append("no run measured on a GPU, so no times are compared")
-        if not found.knows_hosts:
+        if not fleet.knows_hosts:
             notes.append("hosts that reported nothing cannot be seen: name all in a file, --expect=FILE")
-        if others := _other_versions(found.cards):
+        if others := _other_versions(fleet.cards):
             notes.append(f"other versions: {units.named(others)}")
-        first, last = (f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}" for moment in found.measured)
+        first, last = (f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}" for moment in fleet.measured)
         return [*notes, f"measured from {first} to {last} UTC, judged as one time"]
 
     def cards(self) -> list[dict[str, str | float | None]]:
@@ -196,11 +196,11 @@ class FleetReport:
                 "verdict": finding.verdict.value,
                 **{f"{name} %": _percent(finding.shifts.get(name, math.nan)) for name in LIMITS},
                 "confirmed": " ".join(finding.slower),
-                "failed tests": self.found.failed.get(card, 0),
+                "failed tests": self.fleet.failed.get(card, 0),
                 **_facts(finding.facts),
                 "causes": "; ".join(cause.text for cause in finding.causes),
             }
-            for model in self.found.models
+            for model in self.fleet.models
             for card, finding in model.cards.items()
         ]
 
@@ -229,11 +229,11 @@ def _other_versions(cards: Iterable[Card]) -> list[str]:
     """Returns what cards have in another version than most: `numba 0.67 on node1 GPU 0 (most: 0.68)`."""
     on = grouped((pair, card) for card in cards if card.model for pair in card.versions)
     by_name = grouped((name, (version, cards)) for (name, version), cards in on.items())
-    told = []
+    lines = []
     for name, of in by_name.items():
         *others, (usual, _) = sorted(of, key=lambda pair: len(pair[1]))
-        told += [f"{name} {version} on {units.named(cards)} (most: {usual})" for version, cards in others]
-    return told
+        lines += [f"{name} {version} on {units.named(cards)} (most: {usual})" for version, cards in others]
+    return lines
 
 
 def _of_change(change: FleetChange) -> Iterator[str]:
@@ -256,9 +256,9 @@ def _of_change(change: FleetChange) -> Iterator[str]:
 def terminal(report: FleetReport, width: int) -> list[str]:
     """Returns the verdict, the first findings of every kind, and what to know about the method."""
     lines = _wrapped((bounded(text, _LONGEST_TEXT) for text in report.verdict), width)
-    if len(report.found.cards) <= _MOST_IN_TABLE:
-        for model in report.found.models:
-            lines += [*_tables(model, width, report.found.failed), ""]
+    if len(report.fleet.cards) <= _MOST_IN_TABLE:
+        for model in report.fleet.models:
+            lines += [*_tables(model, width, report.fleet.failed), ""]
     for kind, rows in grouped((row.kind, row) for row in report.rows).items():
         for row in rows[:_MOST_OF_A_KIND]:
             lines += _lines_of(row, width)
@@ -312,13 +312,13 @@ def _facts(of: Facts) -> dict[str, str]:
     held = {name.removeprefix("limited_s."): s for name, s in of.items() if name.startswith("limited_s.")}
     texts = (f"{event} {seconds:.1f} s" for event, seconds in held.items() if seconds >= 0.05)
     known = {**of, "held": ", ".join(texts) or "never"} if held else of
-    told = {}
+    cells = {}
     for title, text in _FACTS.items():
         try:
-            told[title] = text % known
+            cells[title] = text % known
         except KeyError:
-            told[title] = _UNKNOWN
-    return told
+            cells[title] = _UNKNOWN
+    return cells
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -32,9 +32,9 @@ def write_forms(report: RunResults, config: pytest.Config, *, in_summary: bool =
         except FileError as error:
             report = dataclasses.replace(report, problems=(*report.problems, str(error)))
     for name, form in FORMS.items():
-        asked = not form.variables or not os.environ.keys().isdisjoint(form.variables)
+        applies = not form.variables or not os.environ.keys().isdisjoint(form.variables)
         holds = any(getattr(report, field_name) for field_name in form.fields)
-        if not name.startswith(".") and form.in_summary == in_summary and asked and holds:
+        if not name.startswith(".") and form.in_summary == in_summary and applies and holds:
             try:
                 pkgutil.resolve_name(form.function)(report, config)
             except FileError as error:

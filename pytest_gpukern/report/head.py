@@ -25,10 +25,10 @@ def head(compared: Sequence[Compared], shift: Shift | None, *, wrong: bool = Fal
     Where the machine is as it was recorded and there is no common shift, that is said if a time changed.
     """
     changes, count = changes_since(compared), len(compared)
-    said = [
+    differences = [
         f"{change}{f' ({n} of {count} cases)' * (n < count)}"
         for change, n in changes.items()
-        if change.what != DEVICE  # which is told by what the run was compared with
+        if change.what != DEVICE  # the line about what the run was compared with names it
     ]
     common = shift is not None and shift.common
     if not changes and not common:
@@ -36,7 +36,7 @@ def head(compared: Sequence[Compared], shift: Shift | None, *, wrong: bool = Fal
         return [SAME_MACHINE] if any(verdict.kind.row.changed for verdict in verdicts) else []
     outputs = _outputs(compared, wrong=wrong)
     texts = [
-        f"since the record: {', '.join(said) or 'nothing recorded changed'}; {outputs}",
+        f"since the record: {', '.join(differences) or 'nothing recorded changed'}; {outputs}",
         f"times: {_times(compared, shift, [*changes])}",
     ]
     if shift is not None and common:

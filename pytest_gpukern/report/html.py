@@ -337,7 +337,7 @@ class _RunData:
         }
 
     def _sessions(self, result: Result, measurement: Measurement) -> tuple[tuple[Any, ...], ...]:
-        """Returns the recorded sessions, oldest first, then those of the run.
+        """Returns the recorded sessions, oldest first, then the run's.
 
         Each has moment and card, by number, its epoch or what it was measured for, the median and the ends
         of its interval.
@@ -479,4 +479,4 @@ def _error(name: str, error: OutputError) -> tuple[str, ...]:
 
 
 _WORK_TITLES = (*((title, True) for title in WORK_TITLES), "Name", *LAUNCH_TITLES)
-"""Those of figures stand to the right."""
+"""Columns of figures stand to the right."""

@@ -22,7 +22,7 @@ from pytest_gpukern.values.untrusted_json import content_of
 
 
 def read_all(paths: Iterable[Path]) -> list[RunResults]:
-    """Reads files of runs, and baselines: those of one device model become one run.
+    """Reads files of runs, and baselines; all baselines of one device model become one run.
 
     Raises:
         FileError: a file is missing, empty, damaged, neither of these or from a newer release.

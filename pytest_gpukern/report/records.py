@@ -161,7 +161,7 @@ def _compiled(results: Iterable[Result], otherwise: Sequence[str] = ()) -> list[
 
 
 def repeat(run: RunResults, tests: Sequence[str], results: Sequence[Result | None]) -> str:
-    """Returns the command that runs tests again as they ran, and lets the same fail; of many, those of --lf.
+    """Returns the command that runs tests again, with the options by which they failed; many by --lf.
 
     A baseline names cases, and no tests to run.
     """

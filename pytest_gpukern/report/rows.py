@@ -208,17 +208,17 @@ class ResultRow:
         """What there is to say about it."""
         result, time = self.result, self.measurement
         kind, reason, verdict = self.judged if time else self.standing
-        said = [Footnote(FAILED, self.failure)] if time and self.failure is not None else []
+        footnotes = [Footnote(FAILED, self.failure)] if time and self.failure is not None else []
         if time is None:
-            said += [Footnote(kind, reason)] if reason else []
+            footnotes += [Footnote(kind, reason)] if reason else []
         elif kind and STATES[kind].shows_reason:
             # What fresh sessions neither confirmed nor cleared needs a reader.
             unsettled = verdict is not None and verdict.unconfirmed
             quiet = STATES[kind].tone is Tone.DOUBTFUL and not unsettled
-            said.append(Footnote(kind, reason, time.key, verdict.ratio if verdict else None, quiet))
+            footnotes.append(Footnote(kind, reason, time.key, verdict.ratio if verdict else None, quiet))
         notes = [*(_remarks(time) if time else ()), *(result.notes if self.first else ())]
-        said += [Footnote("", note.text, quiet=note.about is not About.READER) for note in notes]
-        return said + [Footnote(of.kind, of.text) for of in (result.findings if self.first else ())]
+        footnotes += [Footnote("", note.text, quiet=note.about is not About.READER) for note in notes]
+        return footnotes + [Footnote(of.kind, of.text) for of in (result.findings if self.first else ())]
 
 
 def rows_of(
@@ -265,7 +265,7 @@ def _first_call_text(row: ResultRow) -> str:
 
 
 def _verdict_text(row: ResultRow) -> str:
-    """Returns the verdict, with its change where the kind is told, and with what leaves it open."""
+    """Returns the verdict, with its change where the kind shows its reason, and with what leaves it open."""
     kind, _, verdict = came_to = row.judged if row.measurement else row.standing
     ratio = verdict.ratio if verdict is not None and STATES[kind].shows_reason else None
     text = f"{kind} {units.change(ratio)}" if units.is_number(ratio) else kind

@@ -73,8 +73,7 @@ class RunResults:
 
     Attributes:
         results: one a test, in the order in which they arrived.
-        sessions: test → what its further and confirming sessions found, oldest first; their `role` says what
-            for.
+        sessions: test → results of its further and confirming sessions, oldest first, each with its `role`.
         rejected: ids of the broken cases that the checks rejected as they must; these have no result.
         failures: test → why it failed. Some of these tests have no result.
         history: test → its record, as far as a report shows it.
@@ -89,7 +88,7 @@ class RunResults:
             side spend more than the run takes.
         created: when the run ended.
         version: release of pytest-gpukern that made it.
-        name: that of the file that it was read from; empty for a run that has just ended.
+        name: of the file that it was read from; empty for a run that has just ended.
         record_of: what baselines hold, as `vector_exp on nvidia-h200`, where these are told of and nothing
             ran; else empty.
 

@@ -41,8 +41,8 @@ class Remark:
     """Holds a verdict, finding or note, and who has it.
 
     Attributes:
-        results: those that have it.
-        labels: the same as ids, each with the measurement that a verdict is about.
+        results: the results that have it.
+        labels: their ids, each with the measurement that a verdict is about.
     """
 
     footnote: Footnote
@@ -102,8 +102,8 @@ def totals(run: RunResults) -> str:
     if not kinds:
         return outcomes(run)
     noun = "case" if any(result.code for result in run.results) else "time"
-    told = ", ".join(f"{count} {kind.lower()}" for kind, count in kinds.items())
-    return f"{outcomes(run)} · of {units.counted(kinds.total(), noun)}: {told}"
+    counts = ", ".join(f"{count} {kind.lower()}" for kind, count in kinds.items())
+    return f"{outcomes(run)} · of {units.counted(kinds.total(), noun)}: {counts}"
 
 
 def outcomes(run: RunResults) -> str:
