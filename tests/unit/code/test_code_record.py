@@ -76,7 +76,7 @@ def test_what_is_pruned_leaves_its_code_to_those_that_were_like_it(tmp_path, cap
     assert prune("*n=8", "--dry-run") == 0
     assert file.read_text() == before
     assert prune("*n=8") == 0
-    assert capsys.readouterr().out.splitlines()[1] == "removed scaling/numba.plain/n=8: machine code"
+    assert capsys.readouterr().out.splitlines()[1] == "removed scaling/numba.plain/n=8"
     assert (registers(tmp_path, 8), registers(tmp_path, 9)) == ({}, {"sm_90": 30})
     assert prune("*") == 0
     assert not file.exists()

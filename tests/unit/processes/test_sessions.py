@@ -103,8 +103,8 @@ def test_what_a_child_finds_arrives_and_ends_without_a_problem(play):
     found = run(children, lambda *counts: told.append(counts))
     observed = structs.replace(FOUND, observations={"watts": {"a": 1.5}})
     assert found.listed == {A: {}, B: {}}
-    failed = ("failed", "torn", observed)
-    assert found.endings == {A: ("passed", "", FOUND), B: failed}, "also where the teardown fails"
+    failed = Ending("failed", "torn", observed)
+    assert found.endings == {A: Ending("passed", "", FOUND), B: failed}, "also where the teardown fails"
     assert (found.problem, found.during, found.ended_early, found.status) == (None, None, False, 0)
     assert told == [(1, 2), (2, 2)]
 
@@ -135,7 +135,7 @@ def test_a_child_that_dies_names_its_end_its_test_and_its_last_words_and_keeps_w
     found = run(play(b=end))
     assert found.problem.startswith(f"it {words.format(B)}")
     assert (found.during, found.ended_early) == (B, True)
-    assert found.endings == {A: ("passed", "", FOUND)}
+    assert found.endings == {A: Ending("passed", "", FOUND)}
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_test_that_crashes_or_loses_the_context_fails_and_the_others_run_in_an
     told = []
     found = run(play(end, "assert lost is None; ends()"), lambda *counts: told.append(counts))
     assert found.endings[A][:2] == ("failed", words)
-    assert found.endings[B] == ("passed", "", FOUND)
+    assert found.endings[B] == Ending("passed", "", FOUND)
     assert (found.problem, found.during, found.ended_early) == (None, None, False)
     assert told[-1] == (2, 2)
 
