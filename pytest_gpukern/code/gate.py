@@ -24,7 +24,7 @@ from pytest_gpukern.report.units import counted
 from pytest_gpukern.revisions.git import AgainstError, resolve, worktree
 from pytest_gpukern.revisions.trees import Trees
 from pytest_gpukern.session import stash
-from pytest_gpukern.session.collection import measured_case
+from pytest_gpukern.session.collection import info_of
 from pytest_gpukern.session.item import case_of, measures_in
 from pytest_gpukern.session.plan import Ahead
 from pytest_gpukern.values.options import RECORDED_CODE
@@ -119,7 +119,7 @@ class CodeGate:
     def _architectures(self, items: Sequence[pytest.Item]) -> Sequence[str]:
         if self._settings.code != (RECORDED_CODE,):
             return self._settings.code
-        cases = [case for item in items if (case := measured_case(self._config, item)) is not None]
+        cases = [case for item in items if (case := info_of(self._config, item)) is not None]
         recorded = {name for case in cases for name in self._store.code(case)}
         if not recorded:
             raise pytest.UsageError(

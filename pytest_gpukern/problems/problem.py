@@ -8,7 +8,7 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -75,6 +75,13 @@ class Run:
     point: Point
     inputs: dict[str, Any]
     outputs: dict[str, np.ndarray[Any, Any]]
+
+
+class Declared(NamedTuple):
+    """Says of a test function which problem's cases it runs, and whether these are the broken ones."""
+
+    problem: Problem
+    wrong: bool
 
 
 class Problem:
@@ -327,7 +334,7 @@ class Problem:
 
     def cases(self, function: TestFunction) -> TestFunction:
         """Turns a test function with a `case` argument into one test for each case."""
-        function._gpukern_problem = (self, False)  # type: ignore[attr-defined]
+        function._gpukern_problem = Declared(self, wrong=False)  # type: ignore[attr-defined]
         return function
 
     def wrong_cases(self, function: TestFunction) -> TestFunction:
@@ -335,7 +342,7 @@ class Problem:
 
         They run at the smoke sizes or their `at`, also in a run that measures.
         """
-        function._gpukern_problem = (self, True)  # type: ignore[attr-defined]
+        function._gpukern_problem = Declared(self, wrong=True)  # type: ignore[attr-defined]
         return function
 
     # points

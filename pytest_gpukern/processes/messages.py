@@ -36,7 +36,8 @@ class ChildRequest(msgspec.Struct, frozen=True):
         environ: additional environment variables; None for one that the process must not have.
         command_prefix: what comes before Python on the command line, such as a tool that watches it.
         collects_all: whether to collect all that the command line names, and to list the unwanted tests.
-        checked: tests that an earlier session of the same tree has checked in full.
+        checked: tests that an earlier session of the same tree has checked in full, where revisions are
+            compared; sessions that confirm or record check in full.
         datasets: folder in which sessions of that tree keep inputs and references for each other.
         watched_roots: folders; the loaded modules below them are listed at the end.
         watched_names: top-level names of modules that are listed wherever they were loaded from.
@@ -125,7 +126,8 @@ class Reported(Message, frozen=True):
     """Holds one of pytest's reports on the test.
 
     Attributes:
-        data: as pytest makes it serializable.
+        data: as pytest makes it serializable. Its `gpukern` is what `session/item.py: attach` put on the
+            report: above all the test's `Result`.
         outcome: `passed`, `failed`, `skipped` or `xfailed`.
         text: why it did not pass, in words.
     """

@@ -26,7 +26,8 @@ from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.run.only_changed import is_as_recorded
-from pytest_gpukern.run.spine import OWN_CONTEXT, Evidence, SubjectContext, TimedScope
+from pytest_gpukern.run.spine import Evidence, SubjectContext
+from pytest_gpukern.run.timed_scope import OWN_CONTEXT, TimedScope
 from pytest_gpukern.timers.host import LaunchTimer
 from pytest_gpukern.timers.timer import (
     Executions,
@@ -455,11 +456,11 @@ def _refuse() -> NoReturn:
 
 def result_of(context: SubjectContext, *, simulated: bool = False) -> Result:
     """Returns the result of a plain test in which nothing ran."""
-    case = case_of_test(context.nodeid, context.test_file, context.rootdir)
+    case = info_of_test(context.nodeid, context.test_file, context.rootdir)
     return context.new_result(case, simulated=simulated)
 
 
-def case_of_test(nodeid: str, test_file: Path, rootdir: Path, *, on_host: bool = False) -> CaseInfo:
+def info_of_test(nodeid: str, test_file: Path, rootdir: Path, *, on_host: bool = False) -> CaseInfo:
     """Returns the case of a plain test, with the path of its module in place of a problem.
 
     It depends on no option, working folder or import mode, so every process of a run, and every run, finds

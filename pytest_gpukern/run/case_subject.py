@@ -36,7 +36,8 @@ from pytest_gpukern.problems.dataset import CONTENTS, Dataset
 from pytest_gpukern.problems.variants import SCOPES
 from pytest_gpukern.run.environment import Environment, available_host_bytes
 from pytest_gpukern.run.only_changed import is_as_recorded
-from pytest_gpukern.run.spine import Evidence, NotRunError, SubjectContext, TimedScope
+from pytest_gpukern.run.spine import Evidence, NotRunError, SubjectContext
+from pytest_gpukern.run.timed_scope import TimedScope
 from pytest_gpukern.timers.graph import sets_needed
 from pytest_gpukern.timers.timer import Iteration
 from pytest_gpukern.values.backend_table import cuda_packages
@@ -148,7 +149,7 @@ class CaseSubject:
         turn_to_others_if_slow(first)
         try:
             with backend.current():
-                timed, measurements = self._measured(evidence)
+                timed, measurements = self._measure_scopes(evidence)
                 if self._environment.settings.trace and backend.on_gpu:
                     traced = min(timed, key=lambda scope: _TRACED_FIRST.index(scope.scope))
                     evidence.add_trace(traced.trace)
@@ -208,7 +209,7 @@ class CaseSubject:
 
     # timing
 
-    def _measured(self, evidence: Evidence) -> tuple[list[TimedScope], list[Measurement]]:
+    def _measure_scopes(self, evidence: Evidence) -> tuple[list[TimedScope], list[Measurement]]:
         """Measures it in each of its scopes, on each buffer set, on outputs that are poisoned first.
 
         Returns what was timed, and its times.
@@ -233,7 +234,7 @@ class CaseSubject:
                 call_ns = warm_up(warm, backend.synchronize, compiled=True, by_host=by_host).settled_ns
             timed.append(self._timed(scope, calls, call_ns))
             if not is_as_recorded(timed[-1], evidence):
-                measurements.append(self._measured_in(timed[-1]))
+                measurements.append(self._measure_scope(timed[-1]))
         if scopes[-1] == "transfer" and first.dataset.updated:  # it left inputs, but no result to check
             for prepared in self.sets:
                 restoring(prepared, prepared.launch)()
@@ -264,7 +265,7 @@ class CaseSubject:
             any_stream=scope != "kernel" or not getattr(backend.timed_stream, "is_nonblocking", True),
         )
 
-    def _measured_in(self, timed: TimedScope) -> Measurement:
+    def _measure_scope(self, timed: TimedScope) -> Measurement:
         """Measures it in one scope; a note says if a cold graph has too few buffer sets to be cold."""
         measured, count = timed.measured(), len(self.sets)
         if timed.on_gpu and timed.cache == "cold" and not timer_row(measured.timer).flushes:

@@ -41,7 +41,7 @@ class DeviceSession:
         simulated: whether Numba's simulator replaces a GPU, and why.
         device_spec: which GPU, if the controller has already chosen one for its workers.
         on_wait: is told who holds the device while we wait for it.
-        waiting: returns the context in which a test waits for the device or for other processes.
+        clock_stopped: returns a context in which the test's time does not count: it waits for others.
 
     Attributes:
         warnings: warnings for the header.
@@ -58,7 +58,7 @@ class DeviceSession:
         *,
         device_spec: str | None = None,
         on_wait: Callable[[str], None] | None = None,
-        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+        clock_stopped: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.settings = settings
         self.simulated = simulated
@@ -70,7 +70,7 @@ class DeviceSession:
         self._late_warnings: list[str] = []
         self._device_spec = device_spec or settings.device
         self._on_wait = on_wait
-        self.waiting = waiting
+        self.clock_stopped = clock_stopped
         self._pin = ExitStack()
         self._nvml: Nvml | None = None
         self._strangers: Sequence[GpuProcess] = ()
@@ -264,7 +264,8 @@ class DeviceSession:
             return []
         return sorted(DeviceWatch(self._nvml, self.device, self._strangers).ours)
 
-    # one measurement at a time
+    # One measurement at a time. `working` holds the device for a whole test. `timing` also holds the host
+    # against other runs, for what is timed there; `timing_by_host` against this run's own workers.
 
     @functools.cached_property
     def _lock(self) -> DeviceLock | None:
@@ -273,7 +274,7 @@ class DeviceSession:
     @contextmanager
     def _idle(self) -> Iterator[None]:
         """Waits for others; neither the clock of the test nor the clock of its work runs meanwhile."""
-        with phase("waiting"), self.waiting():
+        with phase("waiting"), self.clock_stopped():
             yield
 
     def exclusive(self) -> AbstractContextManager[None]:

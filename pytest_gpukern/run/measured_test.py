@@ -151,25 +151,28 @@ class MeasuredTest:
 
     def measure_case(self, case: Case) -> None:
         self._begin_use()
-        self.evidence = self._evidence_of(case)
+        self._run_case(case)
         self._fail_where_incorrect()
 
     def reject(self, case: Case) -> None:
         self.rejected = case
         self.stop_observing()
-        complaint = why_not_rejected(case, self._evidence_of(case, rejects=True).diagnosis)
+        evidence = self._run_case(case, rejects=True)
+        self.evidence = None
+        complaint = why_not_rejected(case, evidence.diagnosis)
         if complaint is not None:
             self._fail(complaint)
 
-    def _evidence_of(self, case: Case, *, rejects: bool = False) -> Evidence:
-        """Returns what the spine finds out about a case; skips the test if the case cannot run here."""
+    def _run_case(self, case: Case, *, rejects: bool = False) -> Evidence:
+        """Takes a case through the spine; skips the test if it cannot run here."""
         code = case.variant.prepare.__code__ if case.variant.prepare is not None else None
         self._place = place_of(code.co_filename, code.co_firstlineno) if code is not None else users_line()
         try:
             subject = CaseSubject(case, self.context, rejects=rejects)
-            evidence = Evidence(subject.begin())
+            self.evidence = evidence = Evidence(subject.begin())  # it keeps what is found, whatever is raised
             run(subject, evidence, self.environment)
         except NotRunError as reason:
+            self.evidence = None
             pytest.skip(reason.args[0])
         except ProblemError as error:
             self._fail(error.located, error.place)

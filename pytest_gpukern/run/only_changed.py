@@ -11,7 +11,8 @@ from msgspec import structs
 from pytest_gpukern.baseline.record import launches_of
 from pytest_gpukern.measure.measure import rule_for
 from pytest_gpukern.run.environment import Environment
-from pytest_gpukern.run.spine import Evidence, TimedScope, with_facts
+from pytest_gpukern.run.spine import Evidence, with_facts
+from pytest_gpukern.run.timed_scope import TimedScope
 from pytest_gpukern.values.backend_table import distributions_of_others
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import CaseInfo, Measurement, Result, Verdict, machine_code

@@ -1,16 +1,14 @@
 """Takes what a test measures from its inputs to its final verdicts: the spine.
 
 Read `run` and `settle` first. A `Subject` is what a test measures, a case or a call. What its steps find out
-is `Evidence`; `TimedScope` times it.
+is `Evidence`; a `TimedScope` (`timed_scope.py`) times it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,15 +26,10 @@ from pytest_gpukern.gate.spread import spread_key
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_hash
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
-from pytest_gpukern.measure.by_timer import HOST_REMEDY, measured_by, not_of_the_device
-from pytest_gpukern.measure.measure import Sampler, rule_for, rule_of_a_glance
-from pytest_gpukern.measure.observers import ObservedCall
-from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.run.extra_sessions import measure_extra_sessions
 from pytest_gpukern.timers.cupti import machine_code
-from pytest_gpukern.timers.cupti import timer as cupti
-from pytest_gpukern.timers.timer import Executions, NothingLaunched, Timer, TimerUnavailable, open_host_timer
+from pytest_gpukern.timers.timer import TimerUnavailable
 from pytest_gpukern.values.backend_table import distributions_of_others
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.marker import MarkerOptions
@@ -53,11 +46,10 @@ from pytest_gpukern.values.result import (
     Trace,
     Verdict,
 )
-from pytest_gpukern.values.timer_table import host_timer, timer_row, times_host
+from pytest_gpukern.values.timer_table import times_host
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 NO_CALL = "the test made no call by gpu_benchmark that returned, so nothing was checked"
-OWN_CONTEXT = "the test works in a CUDA context of its own, where only scope='launch' can be measured"
 
 
 @dataclass(frozen=True)
@@ -66,8 +58,9 @@ class SubjectContext:
 
     Attributes:
         test_file: the test's file; baselines lie beside it.
-        checked: whether an earlier session has checked the same code in full. Then a case is checked on what
-            it is timed on, before and after: not in its corners, and by no launches after timing.
+        checked: whether an earlier session of a comparison of revisions has checked the same code in full.
+            Then a case is checked on what it is timed on, before and after: not in its corners, and by no
+            launches after timing.
         rootdir: pytest's, which all processes of a run share.
     """
 
@@ -268,7 +261,7 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
     extra: list[Result] = []
     problem = None
     if settings.baseline == "compare" and settings.sessions > 1:
-        extra, problem = _fresh(result, environment, settings.sessions - 1, before=1)
+        extra, problem = _measure_in_fresh_processes(result, environment, settings.sessions - 1, before=1)
     by_key = _by_key([result, *extra])
     verdicts: dict[str, Verdict] = {}
     for key in (time.key for time in result.measurements):
@@ -296,7 +289,9 @@ def confirmed(settled: Settled, environment: Environment, marker: MarkerOptions)
     suspected = [key for key, verdict in verdicts.items() if verdict.suspected]
     if not suspected:
         return settled
-    fresh, problem = _fresh(result, environment, FRESH_SESSIONS, role=SessionRole.CONFIRMING)
+    fresh, problem = _measure_in_fresh_processes(
+        result, environment, FRESH_SESSIONS, role=SessionRole.CONFIRMING
+    )
     by_key = _by_key(fresh)
     decided = {key: by_key.get(key, []) for key in suspected}
     for key in suspected:
@@ -307,7 +302,9 @@ def confirmed(settled: Settled, environment: Environment, marker: MarkerOptions)
     result = structs.replace(result, verdicts=verdicts)
     more: list[Result] = []
     if settings.run_file is not None and settings.baseline == "compare" and confirmed_slower(result):
-        more, _ = _fresh(result, environment, SESSIONS_TO_GATE - len(fresh), before=len(fresh))
+        more, _ = _measure_in_fresh_processes(
+            result, environment, SESSIONS_TO_GATE - len(fresh), before=len(fresh)
+        )
     return Settled(result, (*settled.sessions, *fresh, *more), {**settled.deciding, **decided})
 
 
@@ -338,7 +335,7 @@ def _by_key(results: Iterable[Result]) -> dict[str, list[Measurement]]:
     return grouped((time.key, time) for result in results for time in result.measurements)
 
 
-def _fresh(
+def _measure_in_fresh_processes(
     result: Result,
     environment: Environment,
     count: int,
@@ -348,14 +345,17 @@ def _fresh(
 ) -> tuple[list[Result], str | None]:
     """Runs so many fresh sessions of the test; returns their results, and why some failed, or None.
 
-    Messages number them after those that came `before`. Variants of other backends are not imported: on an
-    H200's host that took most of a session's ten seconds. Sessions of host variants import all, as those on
-    record did; options about GPUs, such as `--gpukern-timer=event`, contradict `--gpukern-backend=host`.
+    This process judges, so it starts them. It must not hold the device, which they lock. They check in full
+    and judge nothing. Messages number them after those that came `before`.
+
+    Variants of other backends are not imported: on an H200's host that took most of a session's ten seconds.
+    Sessions of host variants import all, as those on record did; options about GPUs, such as
+    `--gpukern-timer=event`, contradict `--gpukern-backend=host`.
     """
     children, backend = environment.children, result.case.backend
     if backend is not None and result.case.on_gpu:
         children = dataclasses.replace(children, options=(*children.options, f"--gpukern-backend={backend}"))
-    with phase("confirming sessions"), environment.gpu.waiting():
+    with phase("confirming sessions"), environment.gpu.clock_stopped():
         extra = measure_extra_sessions(
             children,
             [result.nodeid],
@@ -418,130 +418,3 @@ class Evidence:
             # Else, since Python 3.12, the error and the frame of `__exit__` hold each other and all frames
             # below: the test's objects would go when the collector runs, and not as the test ends.
             error.__traceback__ = None
-
-
-@dataclass(frozen=True)
-class TimedScope:
-    """Says what is timed in one scope: a case's launch or its copies, or a plain test's call.
-
-    Attributes:
-        scope: one of `problems.variants.SCOPES`.
-        on_gpu: whether it is work on the GPU.
-        call_ns: its approximate time, in nanoseconds.
-        work_bytes: declared bytes of the work; of a launch only the host's time is measured, and no work.
-        work_flops: declared operations of the work.
-        dtypes: NumPy's names of its dtypes; without any, operations give no bound.
-        inspect: checks what a timed call left; None if it cannot be checked.
-        count: how many samples to take, or None to sample until the median is known.
-        calls_a_sample: calls in each; of several only the first would find a cold cache.
-        own_context: whether it works in a CUDA context of the test's own, in which nothing of ours can run.
-        synchronize: waits for all work on the device.
-        stream: the timed stream, as a cuda.core stream; None on the host.
-        any_stream: whether the call's work may outlast the timed stream.
-        leaves_host_calls: whether a call that puts nothing on the GPU raises, instead of being INVALID.
-    """
-
-    scope: str
-    executions: Executions
-    context: SubjectContext
-    on_gpu: bool
-    call_ns: float
-    work_bytes: float | None = None
-    work_flops: float | None = None
-    dtypes: Iterable[str] = ()
-    inspect: Callable[[], None] | None = None
-    count: int | None = None
-    calls_a_sample: int = 1
-    own_context: bool = False
-    synchronize: Callable[[], None] = lambda: None
-    stream: Any = None
-    any_stream: bool = True
-    leaves_host_calls: bool = False
-
-    @property
-    def cache(self) -> str:
-        flushes = self.on_gpu and self.scope != "launch" and self.calls_a_sample == 1
-        return self.context.cache if flushes else "hot"
-
-    @functools.cached_property
-    def _call(self) -> ObservedCall:
-        """What observers are told of it. They may not run it for longer."""
-        peaks, floor = self.context.environment.gpu.peaks, None
-        if self.scope == "kernel" and peaks is not None:
-            floor = peaks.floor(
-                cache=self.cache, traffic_bytes=self.work_bytes, flops=self.work_flops, dtypes=self.dtypes
-            )
-        return ObservedCall(self.on_gpu, floor)
-
-    def measured(self) -> Measurement:
-        """Measures it on the host or on the device.
-
-        Raises:
-            NothingLaunched: the call puts nothing on the GPU, and that is refused.
-            IncorrectError: a timed call left an output wrong.
-        """
-        if not self.on_gpu:
-            return self.by(open_host_timer(host_timer(self.context.timer), self.synchronize))
-        try:
-            if self.scope == "kernel" and self.own_context:
-                raise NothingLaunched(OWN_CONTEXT)
-            return measured_by(
-                self, self.context.timer, scope=self.scope, stream=self.stream, any_stream=self.any_stream
-            )
-        except NothingLaunched as reason:
-            if self.leaves_host_calls:
-                raise
-            return not_of_the_device(self, self.stream, f"{reason}; {HOST_REMEDY}")
-
-    def by(self, timer: Timer) -> Measurement:
-        """Measures it by a timer; as many rounds as were requested are as many samples.
-
-        Only a kernel that the device times is measured while other workers work on the host.
-        """
-        by_host = not timer_row(timer.name).device_timed
-        rule = rule_for(self.call_ns, by_host=by_host)
-        if self.count is not None:
-            rule = dataclasses.replace(rule, min_samples=self.count, max_samples=self.count)
-        with self._alone(by_host=by_host):
-            return self.sampler(timer, rule).measure()
-
-    def glance_by(self, timer: Timer) -> Measurement:
-        """Takes a few samples of what has just been measured, and no more than rounds were requested."""
-        rule = rule_of_a_glance(self.call_ns)
-        if self.count is not None:
-            fewest, most = min(rule.min_samples, self.count), min(rule.max_samples, self.count)
-            rule = dataclasses.replace(rule, min_samples=fewest, max_samples=most)
-        with self._alone(by_host=False):
-            return self.sampler(timer, rule, observed=False).glance()
-
-    def _alone(self, *, by_host: bool) -> AbstractContextManager[None]:
-        alone = self.scope != "kernel" or by_host
-        return self.context.environment.gpu.timing_by_host() if alone else nullcontext()
-
-    def sampler(self, timer: Timer, rule: StoppingRule, *, observed: bool = True) -> Sampler:
-        """Returns what samples it; nobody looks at the device and at outputs unless it is `observed`."""
-        launch, observers = self.scope == "launch", self.context.environment.gpu.observers
-        return Sampler(
-            self.executions,
-            timer,
-            scope=self.scope,
-            cache=self.cache,
-            call_ns=self.call_ns,
-            rule=rule,
-            observing=observers.observe(self._call, timer) if observed and not self.own_context else {},
-            inspect=self.inspect if observed else None,
-            calls=self.calls_a_sample,
-            traffic_bytes=None if launch else self.work_bytes,
-            flops=None if launch else self.work_flops,
-            draw=random.Random(str(self.context.environment.poisons)),
-        )
-
-    def trace(self) -> Trace:
-        """Executes it once more, and returns what that did.
-
-        Raises:
-            TimerUnavailable: CUPTI cannot be used here; the message says why.
-        """
-        cold = self.cache == "cold"
-        (iteration,) = self.executions.take(1, cold=cold)
-        return cupti.trace_of(self.scope, iteration, self.stream, cold=cold)

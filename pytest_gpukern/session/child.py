@@ -116,6 +116,11 @@ class Child:
         self._stacks = Path(begin.stacks).open("w", encoding="utf-8")  # noqa: SIM115 - for good
         faulthandler.register(STACKS_SIGNAL, self._stacks, all_threads=True)
 
+    @property
+    def judges(self) -> bool:
+        """Whether it is a run's measuring process: then it also starts the sessions that confirm."""
+        return self.begin.children is not None
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_load_initial_conftests(self, early_config: pytest.Config) -> Generator[None, object, object]:
         """Has a session go on without a conftest that fails: pytest then collects nothing below its folder.
@@ -126,7 +131,7 @@ class Child:
             return (yield)
         except Exception as error:
             conftest = getattr(error, "path", None)
-            if not isinstance(conftest, Path) or self.begin.children is not None:
+            if not isinstance(conftest, Path) or self.judges:
                 raise
             folder = os.path.relpath(conftest.parent, early_config.rootpath)
             self._tell(messages.Uncollected(folder, str(error)))
@@ -258,7 +263,7 @@ class Child:
         self._tell(messages.Tell(text))
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
+    def clock_stopped(self) -> Iterator[None]:
         """Stops the test's clock while it waits for something else, and leaves the host to others."""
         self._tell(messages.Paused())
         try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from pytest_gpukern.session.item import case_of, marker_of, may_use_gpu, simulator_lacks
+from pytest_gpukern.session.item import case_of, declared_of, marker_of, may_use_gpu, simulator_lacks
 from pytest_gpukern.session.stash import (
     CHILD,
     KNOWN_CASES,
@@ -51,6 +51,8 @@ held in it."""
 
 def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) -> None:
     """Makes one item per case of `problem`, at the sizes that this run asks for.
+
+    Beside a measuring process no backend can be used here: variants are read from their source.
 
     Raises:
         pytest.Collector.CollectError: its folder or a decorator in it cannot be read, it has no variants, or
@@ -185,10 +187,10 @@ def _refuse_equal_names(config: pytest.Config, items: list[pytest.Item]) -> None
     places: dict[tuple[str, str], str] = {}
     made: dict[tuple[Any, str], Problem] = {}
     for item in items:
-        declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
+        declared = declared_of(item)
         if declared is not None:
-            kind, name, place = "problem", declared[0].name, declared[0].statement
-        elif settings.benchmark and settings.baseline_dir and (info := measured_case(config, item)):
+            kind, name, place = "problem", declared.problem.name, declared.problem.statement
+        elif settings.benchmark and settings.baseline_dir and (info := info_of(config, item)):
             kind, name, place = "test module", info.problem, str(item.path)
         else:
             continue
@@ -206,8 +208,8 @@ def _refuse_bad_axes(axes: Mapping[str, tuple[Any, ...]], items: list[pytest.Ite
     """Refuses an axis that no selected problem has, and values of another kind than the axis has."""
     known: dict[str, list[Any]] = {}
     for item in items:
-        declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
-        for name, axis in declared[0].axes.items() if declared is not None else ():
+        declared = declared_of(item)
+        for name, axis in declared.problem.axes.items() if declared is not None else ():
             known.setdefault(name, []).extend((*axis.smoke, *axis.values("full")))
     for name, values in axes.items() if known else ():
         if name not in known:
@@ -235,7 +237,7 @@ def _measured_here(
     """Yields the tests that can be measured here, with their cases and the key of their hardware."""
     gpu = environment_of(config).gpu
     for item in items:
-        info = measured_case(config, item)
+        info = info_of(config, item)
         if info is not None and (gpu.has_gpu or not info.on_gpu):
             yield item, info, gpu.model_key(on_gpu=info.on_gpu)
 
@@ -258,8 +260,8 @@ def _tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) 
     replace(Path(given.run_folder) / RECORDED, msgspec.json.encode(recorded))
 
 
-def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
-    from pytest_gpukern.run.call_subject import case_of_test
+def info_of(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
+    from pytest_gpukern.run.call_subject import info_of_test
     from pytest_gpukern.run.case_subject import case_info
     from pytest_gpukern.session.take_over_benchmark import is_taken_over
 
@@ -271,7 +273,7 @@ def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
     settings = settings_of(config)
     by_host = times_host(marker_of(item).timer or settings.timer)
     on_host = by_host and not environment_of(config).gpu.has_gpu
-    return case_of_test(item.nodeid, path, config.rootpath, on_host=on_host)
+    return info_of_test(item.nodeid, path, config.rootpath, on_host=on_host)
 
 
 def header(config: pytest.Config) -> list[str]:
@@ -322,17 +324,17 @@ def _known_cases(
     """Returns the cases of all selected files by baseline; problems count at all sizes."""
     from pytest_gpukern.baseline.store import KnownCases
     from pytest_gpukern.problems.cases import cases_of
-    from pytest_gpukern.run.call_subject import case_of_test
+    from pytest_gpukern.run.call_subject import info_of_test
     from pytest_gpukern.run.case_subject import scopes_of
 
     settings, environment = settings_of(config), environment_of(config)
     by_baseline: dict[tuple[str, str], tuple[set[str], dict[str, str]]] = {}
     problems: set[tuple[int, Path]] = set()
     for item in items:
-        declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
-        info = None if declared is not None and declared[1] else measured_case(config, item)
+        declared = declared_of(item)
+        info = None if declared is not None and declared.wrong else info_of(config, item)
         if info is None and declared is None and not whole:  # it may have measured something once
-            info = case_of_test(item.nodeid, Path(item.path), config.rootpath)
+            info = info_of_test(item.nodeid, Path(item.path), config.rootpath)
         if info is None:
             continue
         folder, case = str(settings.baseline_dir or info.baseline_dir), case_of(item)
@@ -361,20 +363,20 @@ def left_by_files(
     modules below the root folder, if the run was given that.
     """
     from pytest_gpukern.baseline.store import KnownCases
-    from pytest_gpukern.run.call_subject import case_of_test
+    from pytest_gpukern.run.call_subject import info_of_test
 
     shared, store = settings_of(config).baseline_dir, environment_of(config).store
     root, here = config.rootpath, config.invocation_params.dir
     seen = {(cases.folder, cases.name) for cases in known}
     for nodeid, reason in skipped.items():
-        info = case_of_test(nodeid, root / nodeid, root)
+        info = info_of_test(nodeid, root / nodeid, root)
         baseline = (str(shared or info.baseline_dir), store.name_of(info))
         seen.add(baseline)
         yield KnownCases(*baseline, why_gone=reason)
     if config.getoption("ignore") or config.getoption("ignore_glob"):
         return
     given = [os.path.abspath(here / path) for path in config.args]  # noqa: PTH100 - keeps links, as pytest does
-    below = store.name_of(case_of_test("", root / "x", root))[:-1] if shared else ""
+    below = store.name_of(info_of_test("", root / "x", root))[:-1] if shared else ""
     folders = {folder for folder, _ in seen}
     if shared is not None:
         folders = {str(shared)}

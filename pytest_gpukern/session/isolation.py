@@ -26,7 +26,7 @@ from pytest_gpukern.processes import messages
 from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.process import TO_TEAR_DOWN_S, Gone, Process, last_lines
 from pytest_gpukern.processes.sessions import ChildSessions
-from pytest_gpukern.session.collection import measured_case
+from pytest_gpukern.session.collection import info_of
 from pytest_gpukern.session.item import carried, context_of, may_use_gpu, tear_down, timeout_of
 from pytest_gpukern.session.stash import Assignment, children_of, device_uuid, environment_of, tell
 from pytest_gpukern.values.phases import phase
@@ -344,7 +344,7 @@ class _Attempt:
 
 
 def _report_data(item: pytest.Item, why: str) -> JsonDict:
-    info = measured_case(item.config, item)
+    info = info_of(item.config, item)
     if info is None:
         return {}
     simulated = environment_of(item.config).gpu.simulated.active and info.on_gpu

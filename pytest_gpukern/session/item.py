@@ -17,6 +17,7 @@ from pytest_gpukern.values.phases import ACCOUNT
 
 if TYPE_CHECKING:
     from pytest_gpukern.problems.cases import Case
+    from pytest_gpukern.problems.problem import Declared
     from pytest_gpukern.run.measured_test import MeasuredTest
     from pytest_gpukern.run.spine import SubjectContext
     from pytest_gpukern.values.marker import MarkerOptions
@@ -69,13 +70,18 @@ def measures_in(item: pytest.Item) -> bool:
     """
     names = getattr(item, "fixturenames", ())
     if "gpu_benchmark" in names:
-        declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
-        return declared is None or not declared[1]
+        declared = declared_of(item)
+        return declared is None or not declared.wrong
     if "benchmark" not in names:
         return False
     ini = str(item.config.getini("gpukern_all")).strip().lower()
     takes_all = item.config.getoption("gpukern_all") or ini in ("1", "yes", "true", "on")
     return bool(takes_all) or item.get_closest_marker(MARKER) is not None
+
+
+def declared_of(item: pytest.Item) -> Declared | None:
+    """Returns whose cases a test's function runs; None for a test that is not `@problem.cases`."""
+    return getattr(getattr(item, "function", None), "_gpukern_problem", None)
 
 
 def case_of(item: pytest.Item) -> Case | None:

@@ -87,7 +87,7 @@ def reports(config: pytest.Config) -> bool:
 def judges(config: pytest.Config) -> bool:
     """Returns whether verdicts fail tests here; of a confirming session, they do so where it was started."""
     child = config.stash.get(CHILD, None)
-    return child is None or child.begin.children is not None
+    return child is None or child.judges
 
 
 def isolates(config: pytest.Config) -> bool:
@@ -208,7 +208,7 @@ def environment_of(config: pytest.Config) -> Environment:
             simulator_of(config),
             device_spec=given.card if given is not None else None,
             on_wait=lambda message: tell(config, message),
-            waiting=nullcontext if child is None else child.waiting,
+            clock_stopped=nullcontext if child is None else child.clock_stopped,
         )
         config.add_cleanup(gpu.close)
         with refusing(DeviceError):

@@ -242,7 +242,7 @@ def test_what_breaks_nothing_costs_no_process(project, pytester):
     os.wait()
     {THREAD}
     from pytest_gpukern.session.stash import environment_of
-    with environment_of(request.config).gpu.waiting():
+    with environment_of(request.config).gpu.clock_stopped():
         time.sleep(2.5)"""
     own = "@pytest.fixture(scope='module', autouse=True)\ndef _own():\n    fake_gpu.CONTEXTS.append(9)\n"
     tests = TESTS.replace("def work()", f"{own}    yield\n    fake_gpu.CONTEXTS.pop()\n\ndef work()", 1)

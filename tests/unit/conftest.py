@@ -45,7 +45,7 @@ def gpu(events, monkeypatch):
 def timer(events, monkeypatch):
     """The timer of every scope, by whatever name it is asked for; `.asked` has those with their streams."""
     from pytest_gpukern.measure import by_timer
-    from pytest_gpukern.run import spine
+    from pytest_gpukern.run import timed_scope
 
     made = FakeTimer(events=events)
     made.asked = []
@@ -56,5 +56,5 @@ def timer(events, monkeypatch):
         return made
 
     monkeypatch.setattr(by_timer, "open_timer", open_timer)
-    monkeypatch.setattr(spine, "open_host_timer", lambda *_: open_timer("host", None))
+    monkeypatch.setattr(timed_scope, "open_host_timer", lambda *_: open_timer("host", None))
     return made

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_gpukern.baseline.store import Store
 from pytest_gpukern.processes.messages import ChildRequest
-from pytest_gpukern.run.call_subject import case_of_test
+from pytest_gpukern.run.call_subject import info_of_test
 from pytest_gpukern.session.arguments import sessions_of
 
 PARTS = st.text("aé_-.+ ", min_size=1, max_size=3).filter(lambda part: part.strip("."))
@@ -57,7 +57,7 @@ def test_all_processes_find_one_name_and_record_of_a_test_and_no_other_tests(
             names = {Path(os.path.relpath(tree / file, rootdir)).as_posix() for tree, rootdir in run}
             assert len(names) == 1
             for tree, rootdir in run:
-                case = case_of_test(f"{min(names)}::Test::test_it[a/b.c]", tree / file, rootdir)
+                case = info_of_test(f"{min(names)}::Test::test_it[a/b.c]", tree / file, rootdir)
                 assert Path(case.baseline_dir) == tree / file.parent / "baselines"
                 found.add((store.path_for(case, "gpu"), case.id))
         assert len(found) == 1

@@ -14,7 +14,8 @@ from pytest_gpukern.measure.measure import Repeated, Sampler, rule_for, rule_of_
 from pytest_gpukern.measure.observers import Observers
 from pytest_gpukern.problems.dataset import CONTENTS
 from pytest_gpukern.run.case_subject import scopes_of
-from pytest_gpukern.run.spine import SubjectContext, TimedScope
+from pytest_gpukern.run.spine import SubjectContext
+from pytest_gpukern.run.timed_scope import TimedScope
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.result import Correctness, Trace
 

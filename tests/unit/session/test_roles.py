@@ -13,7 +13,7 @@ HERE, MEASURING = {"reports", "judges"}, {"isolates", "reports", "judges"}
 ASKED = {"against": None, "sanitize": None, "code": (), "isolate": None, "bounds_tests": False}
 
 
-def config(*options, gpu=True, worker=False, child=None, asked=True, **settings):
+def config(*options, gpu=True, worker=False, judges=None, asked=True, **settings):
     """A run with these of pytest's options and our settings, where it measures on a GPU or not."""
     given = dict.fromkeys(options, True) | {"dist": "load" if "tx" in options else "no"}
     made = SimpleNamespace(
@@ -24,8 +24,8 @@ def config(*options, gpu=True, worker=False, child=None, asked=True, **settings)
     )
     if worker:
         made.workerinput = {}
-    if child is not None:
-        made.stash[CHILD] = SimpleNamespace(begin=SimpleNamespace(children=child or None))
+    if judges is not None:
+        made.stash[CHILD] = SimpleNamespace(judges=judges)
     made.stash[SETTINGS] = SimpleNamespace(**{**ASKED, **settings})
     made.stash[ENVIRONMENT] = SimpleNamespace(gpu=SimpleNamespace(measures=gpu))
     return made
@@ -57,8 +57,8 @@ def _asked(monkeypatch):
         (config("tx", asked=False), HERE),
         (config(worker=True), {"isolates", "judges"}),
         (config(worker=True, isolate=False), {"judges"}),
-        (config(child={"options": []}), {"judges"}),
-        (config(child={}), set()),
+        (config(judges=True), {"judges"}),
+        (config(judges=False), set()),
     ],
 )
 def test_a_process_knows_what_it_does_for_its_run(config, role):
