@@ -45,36 +45,6 @@ def test_a_problem_that_would_pass_half_precision_fails_its_tests_and_says_why(h
     result.stdout.no_fnmatch_line("During handling of *")
 
 
-def test_a_variant_that_is_wrong_or_goes_wrong_while_it_is_timed_fails_with_the_diagnosis(host, pytester):
-    pytester.makepyfile(
-        test_doubling=HOST_PROBLEM
-        + """
-@doubling.variant("host")
-def off_by_one(x, y):
-    return lambda: np.add(x, 1, out=y)
-
-@doubling.variant("host")
-def tires(x, y):
-    calls = []
-    def launch():
-        calls.append(1)
-        np.multiply(x, 2 if len(calls) < 20 else 3, out=y)
-    return launch
-"""
-    )
-    result = host("--gpu-benchmark", "--gpukern-axis=n=8", "--gpukern-report=run.json")
-    result.assert_outcomes(passed=2, failed=2)
-    result.stdout.fnmatch_lines(
-        [
-            "INCORRECT: y: wrong values*",
-            "INCORRECT: correct before timing, wrong after it",
-            "FAILED *host.off_by_one/n=8*INCORRECT*",
-        ]
-    )
-    wrong = results_in(pytester.path / "run.json")["doubling/host.off_by_one/n=8"]
-    assert (wrong["correctness"], wrong["measurements"]) == ("INCORRECT", []), "what is wrong is not timed"
-
-
 BROKEN_ON_PURPOSE = """
 @doubling.wrong("host", expected_fault="not written")
 def idle(x, y):

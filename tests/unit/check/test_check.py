@@ -109,14 +109,6 @@ def triples(a, out):
     return lambda: np.multiply(a, 3, out=out)
 
 
-def returns_nan(a, out):
-    def launch():
-        np.multiply(a, 2, out=out)
-        out[0] = np.nan
-
-    return launch
-
-
 def replays_its_first_answer(a, out):
     answers = {}
 
@@ -130,14 +122,6 @@ def replays_its_first_answer(a, out):
 def computes_while_preparing(a, out):
     answer = 2 * a
     return lambda: np.copyto(out, answer)
-
-
-def writes_into_its_input(a, out):
-    def launch():
-        np.multiply(a, 2, out=out)
-        a[0] += 1
-
-    return launch
 
 
 def prepares_in_its_input(a, out):
@@ -176,13 +160,8 @@ def strays_while_it_prepares(a, out):
 @pytest.mark.parametrize(
     ("broken", "fault", "message"),
     [
-        (never_writes, Fault.NOT_WRITTEN, "out: 8 of 8 elements"),
-        (misses_the_tail, Fault.NOT_WRITTEN, "1 still hold poison, the first at [7]"),
-        (triples, Fault.WRONG_VALUES, "out: wrong values: 8 of 8 elements"),
-        (returns_nan, Fault.UNEXPECTED_NAN, "1 are NaN where the reference is not"),
         (replays_its_first_answer, Fault.STALE_RESULT, "right for the inputs that the buffers held before"),
         (computes_while_preparing, Fault.STALE_RESULT, "right for the inputs that the buffers held before"),
-        (writes_into_its_input, Fault.INPUT_MODIFIED, "input modified: the launch changed a"),
         (prepares_in_its_input, Fault.INPUT_MODIFIED, "input modified: the launch changed a"),
         (
             fails_to_prepare,

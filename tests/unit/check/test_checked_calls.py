@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from pytest_gpukern import Tolerance
-from pytest_gpukern.arrays.compare import draw_poisons
 from pytest_gpukern.check import engine
 from pytest_gpukern.check.check_call import CheckedCalls, GuardedArrays, Turn
 from pytest_gpukern.check.diagnosis import Fault, IncorrectError
@@ -76,31 +75,6 @@ def test_a_call_that_reads_what_its_output_held_is_found_by_verify_and_without_i
     diagnosis = checks.seen.unsettled()
     assert diagnosis.fault is Fault.WRONG_VALUES
     assert "when the output holds something else before" in diagnosis.message
-
-
-@pytest.mark.parametrize(
-    "does_the_work",
-    [
-        lambda x, out: np.copyto(out, x, where=np.isnan(out).all()),  # only over poison
-        lambda x, out: np.fmax(out, x, out=out),  # NaN is left out
-        lambda x, out: np.fmin(out, x, out=out),
-        lambda x, out: np.copyto(out, np.where(np.isnan(out), 0, out) + x),  # resets NaN, and adds
-        lambda x, out: np.copyto(out, x, where=out != 0),  # takes zero for done
-        lambda x, out: np.copyto(out, x, where=(np.abs(out - x) > x)),  # takes what is near for right
-    ],
-)
-def test_what_is_right_only_over_some_contents_is_found(does_the_work):
-    out = np.empty(9)
-    marker = MarkerOptions(outputs=("out",))
-    checks = CheckedCalls(
-        does_the_work, marker, "test_it", lambda: None, GuardedArrays(None), poisons=draw_poisons(0)
-    )
-    try:
-        for number in range(6):
-            make(checks, does_the_work, (X, out), {}, f"in call {number + 1}")
-    except IncorrectError:
-        return
-    assert checks.seen.unsettled() is not None
 
 
 @pytest.mark.parametrize(
@@ -649,9 +623,8 @@ def test_an_output_in_a_tuple_is_poisoned_and_the_input_beside_it_must_stay():
 # what is wrong in any case
 
 
-def writes(start, stop, calls=9):
-    left = iter(range(calls))
-    return lambda x, out: next(left, None) is not None and double(x[start:stop], out[start:stop])
+def writes(start, stop):
+    return lambda x, out: double(x[start:stop], out[start:stop])
 
 
 def trampling(call):
@@ -665,7 +638,6 @@ UPDATE, FRESH = {"inout": (1,)}, {"fixed": False}
 @pytest.mark.parametrize(
     ("call", "declared", "fault", "message"),
     [
-        (writes(0, 9, calls=1), OUT, Fault.NOT_WRITTEN, "9 of 9 elements *, in call 2"),
         (writes(0, 8), OUT | FRESH, Fault.NOT_WRITTEN, "1 of 9 *, the first at [8]"),
         (writes(1, 7), OUT | INNER, Fault.NOT_WRITTEN, "1 of 9 *, the first at [7], in call 2"),
         (
@@ -678,7 +650,6 @@ UPDATE, FRESH = {"inout": (1,)}, {"fixed": False}
         (trampling(np.copyto), UPDATE, Fault.INPUT_MODIFIED, "the call changed x"),
         (lambda x, out: x[1:], {}, Fault.ALIASED, "returned: *: it shares memory with the input x; declare"),
         (lambda x, out: (double(x, out), x[:])[1], OUT, Fault.ALIASED, "returned: *: it *with the input x"),
-        (noisy(1e-12), OUT | BITWISE, Fault.NOT_DETERMINISTIC, "out: *: 2 results from 2 launches"),
         (lambda x, out: RNG.random(9), BITWISE, Fault.NOT_DETERMINISTIC, "returned: *: 2 results from 2 *"),
     ],
 )

@@ -1,0 +1,62 @@
+"""Each kernel of the table of broken ones is rejected on host arrays, as a call and as a variant."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+from broken_calls import BROKEN, on_host
+from fakes import FakeEnvironment, case_of, doubling, measuring, run
+from test_checked_calls import X, checks_of, make
+from test_determinism import LOOSE
+
+from pytest_gpukern.check.diagnosis import IncorrectError
+from pytest_gpukern.check.verify import check_against_reference
+
+EACH = pytest.mark.parametrize("row", BROKEN, ids=lambda row: row.name)
+
+
+@EACH
+def test_a_broken_call_gets_the_diagnosis_of_its_fault_at_once_or_when_it_is_verified(row):
+    call, x, out = on_host(row.thread()), X.copy(), np.empty(9)
+    checks = checks_of(call, outputs=("out",), **row.declared)
+    try:
+        for number in range(6):
+            make(checks, call, (x, out), {}, f"in call {number + 1}")
+    except IncorrectError as error:
+        found = error.diagnosis
+    else:
+        unsettled, seen = checks.seen.unsettled(), {"seen": checks.seen, "hashes": False}
+        found = check_against_reference("out", out, 2 * x, None, None, asks_what_else=False, **seen).diagnosis
+        assert unsettled or row.fault is not None
+    assert row.fault in (None, found.fault)
+    assert row.says(found.message, 9)
+
+
+def as_variant(row, gpu, cache="cold", since=0):
+    call, problem = on_host(row.thread(since)), doubling(9, **LOOSE)
+    case = case_of(lambda a, out: functools.partial(call, a, out), problem=problem, **row.declared)
+    return run(case, FakeEnvironment(gpu, settings=measuring(cache=cache)))
+
+
+@EACH
+def test_a_broken_variant_gets_the_diagnosis_of_its_fault_and_has_no_times(row, gpu, timer):
+    result = as_variant(row, gpu)
+    assert (result.diagnosis is None) is (row.as_variant is None)
+    assert result.diagnosis is None or row.says(result.diagnosis, 9, as_variant=True)
+    assert (result.measurements == ()) is (result.diagnosis is not None)
+
+
+@pytest.mark.parametrize("row", [row for row in BROKEN if row.is_always_wrong], ids=lambda row: row.name)
+@pytest.mark.parametrize("cache", ["cold", "hot"])
+@pytest.mark.parametrize("since", [5, 6, 60])
+def test_what_turns_wrong_once_it_is_timed_is_incorrect(row, since, cache, gpu, timer, events):
+    """Five launches are checked and fifty warm up, so each of these turns wrong before its timing ends."""
+    result = as_variant(row, gpu, cache, since)
+    first, _, wrong = result.diagnosis.partition("\n")
+    assert first == "correct before timing, wrong after it"
+    written = row.fault == "input modified"  # for good, since nobody fills it again
+    assert wrong.startswith("out: wrong values") if written else row.says(wrong, 9, as_variant=True)
+    assert result.measurements == ()
+    assert "timed" in events
