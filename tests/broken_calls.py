@@ -149,3 +149,4 @@ def rejected(found, n, libraries, *, timed, rows=BROKEN):
             assert row.says(at_once, n)
             if row.is_always_wrong:
                 assert row.says(later, n) if timed else later is None
+                assert not timed or row.fault != "not written" or ", in a timed call" in later

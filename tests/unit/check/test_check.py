@@ -21,7 +21,6 @@ from pytest_gpukern.backends.host import HostBackend, HostWorkspace
 from pytest_gpukern.check import check_variant
 from pytest_gpukern.check.check_variant import Prepared, check, check_nothing_is_late, giving_back, recheck
 from pytest_gpukern.check.diagnosis import Fault, IncorrectError
-from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
 from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.problems.dataset import Datasets
 from pytest_gpukern.values.note import Note
@@ -251,14 +250,6 @@ def test_memory_that_cannot_be_given_back_is_the_error_unless_there_was_one_befo
         return
     end(type(first), first, None)
     assert first.__notes__ == ["freeing its memory failed, too: RuntimeError: context lost"]
-
-
-def test_what_the_simulator_lacks_stays_what_it_is():
-    def lacks_a_feature(a):
-        raise SimulatorUnsupported("no tensor cores")
-
-    with pytest.raises(SimulatorUnsupported, match="no tensor cores"):
-        checked(lacks_a_feature)
 
 
 # threads
