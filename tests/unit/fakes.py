@@ -128,19 +128,26 @@ def right(a, out):
     return lambda: np.multiply(a, 2, out=out)
 
 
-def noting(events, after=10**9, then=None):
-    """A right variant that notes its launches, and turns into `then(a, out)` after so many on its set."""
+def noting(events):
+    """A right variant that notes its launches."""
+    return lambda a, out: lambda: (events.append("launch"), np.multiply(a, 2, out=out))
+
+
+def wrong_where(is_wrong, then, events=()):
+    """A variant that does `then(a, out)` where `is_wrong` says so.
+
+    It is told the set's number and how many launches there were, with this one: on the set, on all, and the
+    same two of those since timing began, which are 0 before.
+    """
+    sets, on_all, timed = itertools.count(), itertools.count(1), itertools.count(1)
 
     def prepare(a, out):
-        count = []
+        number, on_its_set, timed_there = next(sets), itertools.count(1), itertools.count(1)
 
         def launch():
-            count.append(1)
-            events.append("launch")
-            if len(count) > after:
-                then(a, out)
-            else:
-                np.multiply(a, 2, out=out)
+            of_timed = (next(timed_there), next(timed)) if "timed" in events else (0, 0)
+            wrong = is_wrong(number, next(on_its_set), next(on_all), *of_timed)
+            then(a, out) if wrong else np.multiply(a, 2, out=out)
 
         return launch
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 import random
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fakes import FakeClock, FakeEnvironment, case_of, diagnose_case, doubling, measuring, noting, right, run
+from fakes import (
+    FakeClock,
+    FakeEnvironment,
+    case_of,
+    diagnose_case,
+    doubling,
+    measuring,
+    right,
+    run,
+    wrong_where,
+)
 
 from pytest_gpukern.arrays.compare import POISONS
 from pytest_gpukern.check import engine
@@ -48,49 +58,15 @@ def wrong_after_timing(diagnosis):
     return second
 
 
-def stop_writing(a, out):
-    pass
-
-
-def write_behind_the_end(a, out):
-    np.multiply(a, 2, out=out)
-    np.lib.stride_tricks.as_strided(out, (N + 1,))[N] = 1
-
-
-def test_what_writes_behind_the_end_once_it_is_timed_is_incorrect(gpu, timer, events):
-    found = diagnosed(gpu, noting(events, 60, write_behind_the_end))
-    assert wrong_after_timing(found).startswith("out: out of bounds")
-
-
 # what is wrong only now and then, or on some of the sets
-
-
-def double(a, out):
-    np.multiply(a, 2, out=out)
 
 
 def triple(a, out):
     np.multiply(a, 3, out=out)
 
 
-def wrong_where(is_wrong, events, then=triple):
-    """A variant whose launch does `then` where `is_wrong` says so.
-
-    `is_wrong` is told the set's number, and how many launches there were on it, on all sets, and while timed.
-    """
-    sets, on_all, timed = itertools.count(), itertools.count(1), itertools.count(1)
-
-    def prepare(a, out):
-        number, on_its_set, timed_there = next(sets), itertools.count(1), itertools.count(1)
-
-        def launch():
-            counts = (next(timed), next(timed_there)) if "timed" in events else (0, 0)
-            wrong = is_wrong(number, next(on_its_set), next(on_all), *counts)
-            (then if wrong else double)(a, out)
-
-        return launch
-
-    return prepare
+def stop_writing(a, out):
+    pass
 
 
 @CACHES
@@ -107,23 +83,34 @@ def wrong_where(is_wrong, events, then=triple):
 def test_what_is_right_in_some_launches_or_on_some_sets_only_is_not_even_timed(
     gpu, timer, events, is_wrong, then, told, cache
 ):
-    assert diagnosed(gpu, wrong_where(is_wrong, events, then), cache).startswith(told)
+    assert diagnosed(gpu, wrong_where(is_wrong, then, events), cache).startswith(told)
     assert "timed" not in events
 
 
-@pytest.mark.parametrize("counted", ["on its set", "on all"])
-@pytest.mark.parametrize("parity", [0, 1])
-@pytest.mark.parametrize("chosen", [0, 1])
-def test_what_writes_on_every_second_launch_once_it_is_timed_is_incorrect(
-    gpu, timer, events, look_behind, counted, parity, chosen
+def write_behind_the_end(a, out):
+    np.multiply(a, 2, out=out)
+    np.lib.stride_tricks.as_strided(out, (N + 1,))[N] = 1
+
+
+@CACHES
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("is_wrong", "then", "told"),
+    [
+        # Its last launch wrote nothing, or the one that is checked after timing does not.
+        (lambda at, number, *timed: timed[-2] and timed[-2] % 2 != at % 2, stop_writing, "out: 8 of 8"),
+        (lambda at, number, *timed: timed[-1] and timed[-1] % 2 != at % 2, stop_writing, "out: 8 of 8"),
+        (lambda at, number, *timed: timed[-1] and number == at, triple, "out: wrong values"),
+        (lambda at, number, *timed: timed[-1] and number == at, write_behind_the_end, "out: out of bounds"),
+    ],
+    ids=["every second on its set", "every second", "one set", "behind the end"],
+)
+def test_what_is_wrong_in_some_timed_launches_or_on_one_set_is_incorrect_wherever_we_look(
+    gpu, timer, events, look_behind, is_wrong, then, told, at, cache
 ):
-    """Its last launch wrote nothing, or the one that is checked after timing does not."""
-    look_behind(chosen)
-
-    def is_wrong(number, on_its_set, on_all, timed, timed_there):
-        return timed and (timed_there if counted == "on its set" else timed) % 2 != parity
-
-    assert "8 of 8" in diagnosed(gpu, wrong_where(is_wrong, events, stop_writing))
+    look_behind((at + 1) % 3)  # in turn, another set is looked at
+    found = diagnosed(gpu, wrong_where(functools.partial(is_wrong, at), then, events), cache)
+    assert wrong_after_timing(found).startswith(told)
 
 
 @CACHES
@@ -133,42 +120,27 @@ def test_what_is_wrong_only_in_the_first_executions_is_found_behind_the_one_that
 ):
     """At the end all is right again: only a look in between can tell."""
     look_behind(chosen)
-    found = diagnosed(gpu, wrong_where(lambda *counts: 0 < counts[3] <= 12, events), cache)
+    found = diagnosed(gpu, wrong_where(lambda *counts: 0 < counts[-1] <= 12, triple, events), cache)
     assert wrong_after_timing(found).startswith("out: wrong values")
     assert events.count("timed") == 1, "found behind the first batch, which ends with the chosen execution"
 
 
 @CACHES
-@pytest.mark.parametrize("wrong_on", [0, 1, 2])
-def test_what_turns_wrong_on_one_of_the_sets_is_incorrect_whichever_that_is(
-    gpu, timer, events, look_behind, wrong_on, cache
-):
-    look_behind((wrong_on + 1) % 3)  # in turn, another set is looked at
-    found = diagnosed(
-        gpu, wrong_where(lambda number, *counts: number == wrong_on and counts[2], events), cache
-    )
-    assert wrong_after_timing(found).startswith("out: wrong values")
-
-
-def behaves_while_checked(a, out, events):
-    """Right whenever the outputs were poisoned or the inputs filled just now, as before a checked launch."""
-    return lambda: (double if events[-1] in ("poison", "fill") else triple)(a, out) or out
-
-
-@CACHES
 @pytest.mark.parametrize("allocates", [False, True])
 def test_what_is_wrong_only_while_it_is_timed_is_incorrect(gpu, timer, events, cache, allocates):
+    """Right whenever the outputs were poisoned or the inputs filled just now, as before a checked launch."""
+
+    def factor():
+        return 2 if events[-1] in ("poison", "fill") else 3
+
     def writes(a, out):
-        return behaves_while_checked(a, out, events)
+        return lambda: np.multiply(a, factor(), out=out)
 
     def returns(a):
-        return lambda: behaves_while_checked(a, np.empty_like(a), events)()
+        return lambda: factor() * a
 
     found = diagnosed(gpu, returns if allocates else writes, cache, allocates=allocates)
     assert wrong_after_timing(found).startswith("out: wrong values")
-
-
-# what replays
 
 
 @CACHES
@@ -180,7 +152,7 @@ def test_other_contents_come_to_every_set_after_timing(gpu, timer, events, repla
         answers.append(answers[-1] if answers else 2 * a)
         out[...] = answers[-1]
 
-    prepare = wrong_where(lambda number, *counts: number == replays_on and counts[2], events, replay)
+    prepare = wrong_where(lambda number, *timed: timed[-1] and number == replays_on, replay, events)
     assert wrong_after_timing(diagnosed(gpu, prepare, cache)).startswith("out: stale result")
 
 
