@@ -37,6 +37,11 @@ class FakeClock:
         self.now += self.tick
         return self.now
 
+    perf_counter_ns = __call__
+
+    def passes(self, ns):
+        self.now += ns
+
     def seconds(self):
         return self.now / 1e9
 

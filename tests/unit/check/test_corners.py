@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fakes import FakeEnvironment, diagnose_case, doubling, right, run
+from fakes import FakeClock, FakeEnvironment, diagnose_case, doubling, right, run
 
 from pytest_gpukern import Axis, ProblemError, Tolerance, boundaries
 from pytest_gpukern.backends.host import HostBackend
@@ -61,23 +61,16 @@ def slow_from(size, clock):
 
         def timed():
             launch()
-            clock.now_ns += 3_000_000_000 if n >= size else 1
+            clock.passes(3_000_000_000 if n >= size else 1)
 
         return timed
 
     return prepare
 
 
-class Clock:
-    now_ns = 0
-
-    def perf_counter_ns(self):
-        return self.now_ns
-
-
 @pytest.mark.parametrize("tool", [None, "memcheck"])
 def test_under_a_tool_no_size_follows_one_that_was_slow(monkeypatch, tool):
-    clock = Clock()
+    clock = FakeClock()
     monkeypatch.setattr("pytest_gpukern.check.engine.time", clock)
     monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", tool or "")
     problem = with_sizes(1, 65, 127, 3, 129)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pytest
 from fakes import FakeEnvironment, case_of, diagnose_case, measuring, right, run
+from test_checked_calls import checked
 
 from pytest_gpukern.check import engine
-from pytest_gpukern.check.check_call import CheckedCalls, GuardedArrays, Turn
 from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError
 from pytest_gpukern.check.engine import CHECKS
-from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.result import Correctness
 
 
@@ -25,13 +22,6 @@ def complains(launch, made):
     return Diagnosis(Fault.STATISTICS, f"{launch.by} was looked at")
 
 
-def call(function, *args, fixed=True, **declared):
-    marker, guarded = MarkerOptions(**declared), GuardedArrays(None)
-    checks = CheckedCalls(function, marker, "x", lambda: None, guarded, fixed=fixed)
-    turn = Turn(functools.partial(function, *args), args, {})
-    return checks.make(turn, "in the first call")
-
-
 def test_a_check_reaches_variants_and_calls(added):
     added(complains)
     diagnosis = diagnose_case(case_of(right, "host"), FakeEnvironment())
@@ -39,7 +29,7 @@ def test_a_check_reaches_variants_and_calls(added):
     a, out = np.arange(9.0), np.empty(9)
     for declared in ({"outputs": ("out",)}, {}, {"fixed": False}):
         with pytest.raises(IncorrectError, match="the call was looked at"):
-            call(lambda a, out: right(a, out)(), a, out, **declared)
+            checked(lambda a, out: right(a, out)(), a, out, **declared)
 
 
 def test_a_check_looks_at_what_timed_launches_left_of_which_nothing_else_is_known(added, gpu, timer):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import random
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -162,8 +161,7 @@ def test_other_contents_come_to_every_set_after_timing(gpu, timer, events, repla
 @pytest.fixture(params=[1.0, 6.0])
 def slow_on_host(request, monkeypatch):
     """Every launch on the host takes so many seconds by the check's clock; six are launched less often."""
-    clock = FakeClock(tick=int(request.param * 1e9))
-    monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter_ns=clock))
+    monkeypatch.setattr(engine, "time", FakeClock(tick=int(request.param * 1e9)))
 
 
 def replays(a, out):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fakes import FakeClock
 
 from pytest_gpukern.arrays.compare import POISONS
 from pytest_gpukern.check import engine
@@ -24,21 +25,10 @@ from pytest_gpukern.values.result import Determinism, Result
 from pytest_gpukern.values.settings import Settings
 
 
-class Clock:
-    """Counts nanoseconds that pass only where something takes time."""
-
-    now_ns = 0
-
-    def perf_counter_ns(self):
-        return self.now_ns
-
-    def passes(self, ns):
-        self.now_ns += ns
-
-
 @pytest.fixture
 def clock(monkeypatch):
-    made = Clock()
+    """Its nanoseconds pass only where something takes time."""
+    made = FakeClock()
     monkeypatch.setattr(engine, "time", made)
     return made
 
