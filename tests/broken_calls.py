@@ -1,10 +1,8 @@
-"""Kernels that are broken, in one table: tried on host arrays, in whole runs, in the simulator and on a GPU.
-
-All threads of a launch together should leave `out = 2 * x`.
-"""
+"""Kernels, right and broken, in tables: tried on host arrays, in whole runs, in the simulator, on a GPU."""
 
 import fnmatch
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,11 +10,52 @@ SOURCE = Path(__file__).read_text(encoding="utf-8")
 """For runs in other processes, which do not find this module."""
 
 
+def compiled(does, since=0):
+    """What thread `i` does in launch `k`, as Numba can compile it; before launch `since` it doubles.
+
+    `right` is what the thread should leave in `out[i]`, if nothing else is said.
+    """
+    body = f"right = 2 * x[i]\n    if k < {since}:\n        out[i] = right\n    el{does}"
+    exec(f"def thread(i, k, x, out):\n    {body}", {"NAN": float("nan")}, found := {})
+    return found["thread"]
+
+
+class Right(NamedTuple):
+    """A kernel that passes: the arguments of its marker, what it leaves where 7 was, whether bits stay."""
+
+    name: str
+    does: str
+    declared: dict
+    leaves: Callable
+    determinism: str = "bitwise"
+
+
+RIGHT = (
+    Right("by name", "if True: out[i] = right", {"outputs": "out"}, lambda x: 2 * x),
+    Right(
+        "by position", "if True: out[i] = right", {"outputs": -1, "determinism": "bitwise"}, lambda x: 2 * x
+    ),
+    Right("updated", "if True: out[i] += right", {"inout": 1, "determinism": "bitwise"}, lambda x: 7 + 2 * x),
+    Right(
+        "in part",
+        "if 0 < i < x.size - 1: out[i] = right",
+        {"outputs": "out", "written": {"out": slice(1, -1)}},
+        lambda x: [7, *2 * x[1:-1], 7],
+    ),
+    Right(
+        "within the tolerance",
+        "if True: out[i] = right * (1 + k % 2 * 2e-7)",
+        {"outputs": "out"},
+        lambda x: 2 * x,
+        "tolerant",
+    ),
+)
+
+
 class Broken(NamedTuple):
-    """A row of the table.
+    """A kernel that is rejected.
 
     Attributes:
-        does: what thread `i` does in launch `k`; `right` is what it should leave in `out[i]`.
         fault: what is wrong with a call of it; None if that depends on what the output holds.
         words: a pattern of what its diagnosis says; `{n}` is the number of elements, `{last}` one less.
         as_variant: the same of a variant, which meets fewer contents; None if nothing is found.
@@ -29,12 +68,6 @@ class Broken(NamedTuple):
     words: str
     as_variant: str | None = ""
     declared: dict = {}
-
-    def thread(self, since=0):
-        """The kernel, which Numba can compile; before launch `since` it is right."""
-        body = f"right = 2 * x[i]\n    if k < {since}:\n        out[i] = right\n    el{self.does}"
-        exec(f"def thread(i, k, x, out):\n    {body}", {"NAN": float("nan")}, found := {})
-        return found["thread"]
 
     @property
     def is_always_wrong(self):
@@ -113,36 +146,52 @@ def on_device(thread):
 
 
 def module(launcher, n, libraries, setup):
-    """Source of tests that call each kernel on arrays of `n` elements, the second time right at first.
+    """Source of tests that call each kernel on arrays of `n` elements, broken ones also right at first.
 
     `setup` defines functions, of these names, that make an array of a library.
     """
     return f"""{setup}
 import numpy as np
 import pytest
-from broken_calls import BROKEN, {launcher}
+from broken_calls import BROKEN, RIGHT, compiled, {launcher}
 
 host = np.linspace(1, 2, {n}, dtype=np.float32)
 
 def marked(row):
-    return pytest.param(row, id=row.name, marks=pytest.mark.gpu_benchmark(outputs="out", **row.declared))
+    declared = {{"outputs": "out", **row.declared}} if row in BROKEN else row.declared
+    return pytest.param(row, id=row.name, marks=pytest.mark.gpu_benchmark(**declared))
 
-@pytest.mark.parametrize("made", [{", ".join(libraries)}])
+libraries = pytest.mark.parametrize("made", [{", ".join(libraries)}])
+
+@libraries
+@pytest.mark.parametrize("row", [marked(row) for row in RIGHT])
+def test_right(gpu_benchmark, row, made):
+    out = made(np.full_like(host, 7))
+    gpu_benchmark({launcher}(compiled(row.does)), made(host), out)
+    gpu_benchmark.verify(out, row.leaves(host))
+
+@libraries
 @pytest.mark.parametrize("since", [0, 5])
 @pytest.mark.parametrize("row", [marked(row) for row in BROKEN])
 def test_broken(gpu_benchmark, row, since, made):
     x, out = made(host.copy()), made(np.zeros_like(host))
-    gpu_benchmark({launcher}(row.thread(since)), x, out)
+    gpu_benchmark({launcher}(compiled(row.does, since)), x, out)
     gpu_benchmark.verify(out, 2 * host)
 """
 
 
-def rejected(found, n, libraries, *, timed, rows=BROKEN):
-    """Asserts that each of these tests is INCORRECT, and says so in the words of its row.
+def judged(results, n, libraries, *, timed, rows=BROKEN):
+    """Asserts that right ones PASSED, and that broken ones are INCORRECT in the words of their rows.
 
     What is right at first is found if it was `timed`, and if it is wrong over any contents.
     """
-    told = {each["case"]["id"].partition("/")[2]: each["diagnosis"] for each in found}
+    found = {each["case"]["id"].partition("/")[2]: each for each in results}
+    for row in RIGHT:
+        for library in libraries:
+            each = found[f"test_right[{row.name}-{library}]"]
+            (error,) = each["errors"].values()
+            assert (each["correctness"], error["determinism"]) == ("PASSED", row.determinism)
+    told = {name: each["diagnosis"] for name, each in found.items()}
     for row in rows:
         for library in libraries:
             at_once, later = (told[f"test_broken[{row.name}-{since}-{library}]"] for since in (0, 5))

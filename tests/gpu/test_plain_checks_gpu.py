@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 
 import pytest
-from broken_calls import SOURCE, module, rejected
+from broken_calls import SOURCE, judged, module
 from made_up_runs import whole_run
 from on_device import LIBRARIES
 
@@ -67,15 +67,6 @@ MEASURED = pytest.mark.parametrize("options", [(), ("--gpu-benchmark",)], ids=["
 def test_right_calls_pass_with_arrays_of_each_library(inner, options):
     result = inner(
         """
-@libraries
-@declared
-def test_contiguous(gpu_benchmark, made):
-    x, out = made(host), made(np.zeros_like(host))
-    gpu_benchmark(launcher(double), x, out)
-    gpu_benchmark.verify(out, 2 * host.astype(np.float64), rtol=1e-6)
-    (error,) = gpu_benchmark._test.result.errors.values()
-    assert error.determinism == "bitwise"
-
 @pytest.mark.parametrize("made", [of_numba, of_cupy])
 @declared
 def test_strided(gpu_benchmark, made):
@@ -159,8 +150,14 @@ def test_atomics(gpu_benchmark):
     assert outcomes["passed"] >= 5
 
 
-@MEASURED
-def test_a_broken_call_is_incorrect_with_the_words_of_its_fault(pytester, plugin_option, options):
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--gpu-benchmark",), ("--gpu-benchmark", "--gpukern-cache=hot", "--gpukern-timer=event")],
+    ids=["checked", "cold", "hot by events"],
+)
+def test_right_calls_pass_and_broken_ones_are_incorrect_in_the_words_of_their_fault(
+    pytester, plugin_option, options
+):
     made = [f"of_{library}" for library in ("numba", "cupy", "torch") if find_spec(library)]
     pytester.makepyfile(
         test_it=module("on_device", 10_007, made, LIBRARIES),
@@ -168,7 +165,7 @@ def test_a_broken_call_is_incorrect_with_the_words_of_its_fault(pytester, plugin
     )
     pytester.runpytest_subprocess(*options, *plugin_option, "--gpukern-report=run.json")
     results = whole_run(pytester.path / "run.json")["results"]
-    rejected(results, 10_007, made, timed=bool(options))
+    judged(results, 10_007, made, timed=bool(options))
 
 
 @MEASURED

@@ -1,7 +1,6 @@
 """Tests outputs that a kernel updates in place or writes in part, on the device: checked, timed, rejected."""
 
 import pytest
-from on_device import LIBRARIES
 
 PROBLEMS = """
 import numpy as np
@@ -98,28 +97,14 @@ def test_wrong_stencil(gpu_benchmark, case): gpu_benchmark.reject(case)
 """
 
 
-PLAIN = (
-    LIBRARIES
-    + r"""
+PLAIN = r"""
+import numpy as np
+import pytest
+from numba import cuda
 from numba.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float32
 
 N = 100_003
-data = np.random.default_rng(0).integers(0, 64, N).astype(np.int32)
-before = np.arange(64, dtype=np.int32)
-after = before + np.bincount(data, minlength=64)
 x = np.random.default_rng(1).random(N, dtype=np.float32)
-
-@cuda.jit
-def count(data, counts):
-    i = cuda.grid(1)
-    if i < data.size:
-        cuda.atomic.add(counts, data[i], 1)
-
-@cuda.jit
-def inner(x, out):
-    i = cuda.grid(1)
-    if 0 < i < out.size - 1:
-        out[i] = x[i - 1] + x[i + 1]
 
 @cuda.jit
 def draw(states, out):
@@ -128,24 +113,6 @@ def draw(states, out):
         out[i] = xoroshiro128p_uniform_float32(states, i)
 
 launch = lambda kernel: kernel[-(-N // 256), 256]
-
-@libraries
-@pytest.mark.gpu_benchmark(inout=1, determinism="bitwise")
-def test_update(gpu_benchmark, made):
-    counts = made(before.copy())
-    gpu_benchmark(launch(count), made(data), counts)
-    gpu_benchmark.verify(counts, after)
-
-@libraries
-@pytest.mark.gpu_benchmark(outputs="out", written={"out": np.s_[1:-1]})
-def test_in_part(gpu_benchmark, made):
-    out = made(np.full(N, 7, np.float32))
-    def run(x, out):
-        launch(inner)(x, out)
-    gpu_benchmark(run, made(x), out)
-    expected = np.full(N, 7.0)
-    expected[1:-1] = x[:-2].astype(np.float64) + x[2:]
-    gpu_benchmark.verify(out, expected, rtol=1e-6)
 
 @pytest.mark.gpu_benchmark(inout=0, outputs=1, determinism="bitwise")
 def test_random_states(gpu_benchmark):
@@ -168,7 +135,6 @@ extern "C" __global__ void twice(const float* x, float* y, int n) {
     gpu_benchmark(kernel, (-(-N // 256),), (256,), (cupy.asarray(x), y, np.int32(N)))
     gpu_benchmark.verify(y, 2 * x.astype(np.float64), rtol=1e-6)
 """
-)
 
 
 @pytest.mark.parametrize(
@@ -179,16 +145,12 @@ extern "C" __global__ void twice(const float* x, float* y, int n) {
 def test_what_is_updated_or_written_in_part_or_in_a_tuple_is_right(pytester, plugin_option, options):
     pytester.makepyfile(test_problems=PROBLEMS, test_calls=PLAIN)
     result = pytester.runpytest_subprocess(*plugin_option, *options, "-rA")
-    result.assert_outcomes(passed=16)
+    result.assert_outcomes(passed=10)
 
 
-def test_calls_that_do_not_keep_to_what_they_declare(pytester, plugin_option):
-    wrong = PLAIN.replace("if 0 < i < out.size - 1:", "if 0 < i < out.size - 2:")
-    wrong = wrong.replace("outputs=1, determinism", "determinism").replace("inout=0", "outputs=1")
+def test_random_states_that_are_not_declared_are_inputs(pytester, plugin_option):
+    wrong = PLAIN.replace("outputs=1, determinism", "determinism").replace("inout=0", "outputs=1")
     pytester.makepyfile(test_plain=wrong)
     result = pytester.runpytest_subprocess(*plugin_option, "-rA")
-    result.assert_outcomes(passed=4, failed=4)
-    result.stdout.fnmatch_lines(
-        ["INCORRECT: * 1 of 100003 elements still hold poison, the first at [[]100001]*"]
-    )
+    result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["INCORRECT: input modified: the call changed states*"])

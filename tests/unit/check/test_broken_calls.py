@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 import pytest
-from broken_calls import BROKEN, on_host
+from broken_calls import BROKEN, compiled, on_host
 from fakes import FakeEnvironment, case_of, doubling, measuring, run
 from test_checked_calls import X, checks_of, make
 from test_determinism import LOOSE
@@ -19,7 +19,7 @@ EACH = pytest.mark.parametrize("row", BROKEN, ids=lambda row: row.name)
 
 @EACH
 def test_a_broken_call_gets_the_diagnosis_of_its_fault_at_once_or_when_it_is_verified(row):
-    call, x, out = on_host(row.thread()), X.copy(), np.empty(9)
+    call, x, out = on_host(compiled(row.does)), X.copy(), np.empty(9)
     checks = checks_of(call, outputs=("out",), **row.declared)
     try:
         for number in range(6):
@@ -35,7 +35,7 @@ def test_a_broken_call_gets_the_diagnosis_of_its_fault_at_once_or_when_it_is_ver
 
 
 def as_variant(row, gpu, cache="cold", since=0):
-    call, problem = on_host(row.thread(since)), doubling(9, **LOOSE)
+    call, problem = on_host(compiled(row.does, since)), doubling(9, **LOOSE)
     case = case_of(lambda a, out: functools.partial(call, a, out), problem=problem, **row.declared)
     return run(case, FakeEnvironment(gpu, settings=measuring(cache=cache)))
 
