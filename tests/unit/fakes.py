@@ -88,6 +88,14 @@ def doubling(n=8, **changes):
     return Problem("doubling", **declared)
 
 
+def scaled():
+    """out = k·a, where k is a scalar that changes with the data set."""
+    return doubling(
+        make_inputs=lambda rng, n: {"a": rng.random(n).astype("float32"), "k": int(rng.integers(1, 2**20))},
+        reference=lambda a, k: (a * np.float32(k)).astype("float64"),
+    )
+
+
 def only_case(problem, size="smoke", *, wrong=False):
     """The one case of a problem."""
     (case,) = cases_of(problem, size, wrong=wrong)

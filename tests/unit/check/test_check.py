@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fakes import doubling, only_case
+from fakes import doubling, only_case, scaled
 
 from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.arrays.compare import POISONS, draw_poisons
@@ -96,31 +96,12 @@ def leaves_work_undone(a, out):
     return launch
 
 
-def never_writes(out):
-    return lambda: None
-
-
-def misses_the_tail(a, out):
-    return lambda: np.multiply(a[:-1], 2, out=out[:-1])
-
-
-def triples(a, out):
-    return lambda: np.multiply(a, 3, out=out)
+HELD_BEFORE = "right for the inputs that the buffers held before"
 
 
 def replays_its_first_answer(a, out):
     answers = {}
-
-    def launch():
-        kept = answers.setdefault(a.ctypes.data, 2 * a)
-        out[...] = kept
-
-    return launch
-
-
-def computes_while_preparing(a, out):
-    answer = 2 * a
-    return lambda: np.copyto(out, answer)
+    return lambda: np.copyto(out, answers.setdefault(a.ctypes.data, 2 * a))
 
 
 def prepares_in_its_input(a, out):
@@ -140,10 +121,6 @@ def fails_to_launch(a):
     return launch
 
 
-def returns_no_launch(a, out):
-    np.multiply(a, 2, out=out)
-
-
 def beside(array, before=0, behind=0):
     """The array with so many elements of its surroundings, as an index without bounds checks reaches them."""
     start = array.ctypes.data - before * array.itemsize
@@ -159,8 +136,8 @@ def strays_while_it_prepares(a, out):
 @pytest.mark.parametrize(
     ("broken", "fault", "message"),
     [
-        (replays_its_first_answer, Fault.STALE_RESULT, "right for the inputs that the buffers held before"),
-        (computes_while_preparing, Fault.STALE_RESULT, "right for the inputs that the buffers held before"),
+        (replays_its_first_answer, Fault.STALE_RESULT, HELD_BEFORE),
+        (lambda a, out: functools.partial(np.copyto, out, 2 * a), Fault.STALE_RESULT, HELD_BEFORE),
         (prepares_in_its_input, Fault.INPUT_MODIFIED, "input modified: the launch changed a"),
         (
             fails_to_prepare,
@@ -172,7 +149,7 @@ def strays_while_it_prepares(a, out):
             Fault.LAUNCH_FAILED,
             " in launch: RuntimeError: too many threads\n    raise RuntimeError(",
         ),
-        (returns_no_launch, Fault.WRONG_TYPE, "returned NoneType; it must return the function to time"),
+        (lambda a: None, Fault.WRONG_TYPE, "returned NoneType; it must return the function to time"),
         (
             leaves_work_undone,
             Fault.WRONG_TYPE,
@@ -361,7 +338,7 @@ def test_what_was_not_written_is_found_though_a_poison_is_the_right_answer(poiso
     constant = doubling(
         N, outputs=lambda n: {"out": ((n,), dtype)}, reference=lambda n: answer, tolerance=Tolerance()
     )
-    error = rejected(never_writes, constant)
+    error = rejected(lambda out: lambda: None, constant)
     assert error.diagnosis.fault is Fault.NOT_WRITTEN
     assert f"{N} still hold poison" in error.diagnosis.message
 
@@ -376,15 +353,6 @@ def test_what_behaves_only_where_it_finds_a_poison_that_it_knows_is_found_in_a_r
     diagnosis = rejected(knows_the_poison, backend=backend).diagnosis
     assert diagnosis.fault is Fault.WRONG_VALUES
     checked(right, backend=backend)
-
-
-def scaled():
-    """out = k·a, where k is a scalar that changes with the data set."""
-    return doubling(
-        N,
-        make_inputs=lambda rng, n: {"a": rng.random(n).astype("float32"), "k": int(rng.integers(1, 2**20))},
-        reference=lambda a, k: (a * np.float32(k)).astype("float64"),
-    )
 
 
 # slow launches on the host
@@ -635,7 +603,7 @@ def test_a_complaint_of_the_statistical_check_is_the_diagnosis():
 
 
 def test_without_a_reference_a_gap_is_still_found():
-    error = rejected(misses_the_tail, statistical(lambda runs: None))
+    error = rejected(lambda a, out: lambda: right(a[:-1], out[:-1])(), statistical(lambda runs: None))
     assert error.diagnosis.fault is Fault.NOT_WRITTEN
     assert error.diagnosis.message.startswith(
         "out: 1 of 8 elements still hold poison, the first at [7]\n  never written, or added to"
@@ -643,8 +611,8 @@ def test_without_a_reference_a_gap_is_still_found():
 
 
 def test_a_reference_beside_a_statistical_check_is_compared_too():
-    problem = doubling(N, check=lambda runs: None)
-    assert rejected(triples, problem).diagnosis.fault is Fault.WRONG_VALUES
+    triples = lambda a, out: lambda: np.multiply(a, 3, out=out)  # noqa: E731
+    assert rejected(triples, doubling(N, check=lambda runs: None)).diagnosis.fault is Fault.WRONG_VALUES
 
 
 # work that outlives the call

@@ -7,6 +7,7 @@ import weakref
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import fakes
 import made_up_times
 import numpy as np
 import pytest
@@ -200,18 +201,13 @@ def test_a_case_is_timed_on_three_sets_of_different_contents(gpu, contents):
 
 def test_each_set_has_what_the_variant_takes_when_it_prepares(gpu, contents):
     """Scalars are given to a variant once, so each set is prepared with those of its own contents."""
-    scaled = doubling(
-        N,
-        make_inputs=lambda rng, n: {"a": rng.random(n).astype("float32"), "k": int(rng.integers(1, 2**20))},
-        reference=lambda a, k: (a * np.float32(k)).astype("float64"),
-    )
     given = []
 
     def scale(a, out, k):
         given.append(k)
         return lambda: np.multiply(a, np.float32(k), out=out)
 
-    assert run(case_of(scale, problem=scaled), FakeEnvironment(gpu)).correctness is Correctness.PASSED
+    assert run(case_of(scale, problem=fakes.scaled()), FakeEnvironment(gpu)).correctness is Correctness.PASSED
     assert len(set(given)) == 2, "the third set has the scalars of the second"
     first, second = given[:2]
     assert given[2:] == [first, second, first], "two for the other sets, and for what is repeated at last"
