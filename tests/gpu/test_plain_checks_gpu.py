@@ -159,10 +159,7 @@ def test_right_calls_pass_and_broken_ones_are_incorrect_in_the_words_of_their_fa
     pytester, plugin_option, options
 ):
     made = [f"of_{library}" for library in ("numba", "cupy", "torch") if find_spec(library)]
-    pytester.makepyfile(
-        test_it=module("on_device", 10_007, made, LIBRARIES),
-        broken_calls=SOURCE,
-    )
+    pytester.makepyfile(test_it=module("on_device", 10_007, made, LIBRARIES), broken_calls=SOURCE)
     pytester.runpytest_subprocess(*options, *plugin_option, "--gpukern-report=run.json")
     results = whole_run(pytester.path / "run.json")["results"]
     judged(results, 10_007, made, timed=bool(options))
