@@ -100,6 +100,8 @@ def test_loose_bounds(gpu_benchmark):
 
 
 REFUSED = """
+from pytest_gpukern.problems.cases import Case
+
 def takes_two(x, out):
     raise ValueError("theirs")
 
@@ -110,7 +112,7 @@ def test_it(gpu_benchmark):
     helper()
 """
 LINES = {
-    "[gpu_benchmark(out.fill, n) for n in (0, 1)]": "RuntimeError: *, and test_doubling.py:10 did: split *",
+    "[gpu_benchmark(out.fill, n) for n in (0, 1)]": "RuntimeError: *, and test_doubling.py:12 did: split *",
     "gpu_benchmark.pedantic(out.fill, (1,), rounds=0)": "ValueError: pedantic(rounds=0): *",
     "gpu_benchmark.verify(out, out)": "ValueError: actual and expected are the same object, *",
     "gpu_benchmark.verify([out], [out[::-1]])": "ValueError: actual and expected share memory, *",
@@ -118,6 +120,11 @@ LINES = {
     "gpu_benchmark.guarded('a')": "TypeError: gpu_benchmark.guarded: builtins.str *",
     "gpu_benchmark(takes_two, 1)": "TypeError: takes_two() missing 1 required *",
     "gpu_benchmark(takes_two, 1, 2)": "ValueError: theirs",
+    "gpu_benchmark(out.fill(1))": "*gpu_benchmark was given NoneType to call: pass the kernel and its *",
+    "gpu_benchmark(Case(None, None, {}, {}))": "*was given Case to call: call gpu_benchmark.run(case)",
+    "gpu_benchmark(takes_two, 1, 2, outputs=1)": "*the call takes no outputs; *pytest.mark.gpu_benchmark(*",
+    "gpu_benchmark.pedantic(out.fill, (1,), check=lambda: 1)": "TypeError: pedantic(check=*) is called as *",
+    "gpu_benchmark.verify(gpu_benchmark(abs, out), out, rtol='1e-6')": "ValueError: rtol='1e-6': must be a *",
 }
 
 

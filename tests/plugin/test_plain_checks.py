@@ -289,15 +289,6 @@ def test_never_called(gpu_benchmark):
 def test_gets_it_by_name(request):
     request.getfixturevalue("gpu_benchmark")
 
-def test_called_already(gpu_benchmark):
-    gpu_benchmark(double(x, np.empty(N)))
-
-def test_declared_in_the_call(gpu_benchmark):
-    gpu_benchmark(double, x, np.empty(N), outputs="out")
-
-def test_check_that_takes_less(gpu_benchmark):
-    gpu_benchmark.pedantic(double, setup=lambda: (x, np.zeros(N)), check=lambda returned, x: None)
-
 @pytest.mark.gpu_benchmark(outputs="a")
 def test_no_array(gpu_benchmark):
     gpu_benchmark(lambda x, out, *, a: double(a * x, out), x, np.empty(N), a=2.0)
@@ -306,15 +297,8 @@ def test_no_array(gpu_benchmark):
 def test_ufunc(gpu_benchmark):
     gpu_benchmark(np.add, x, x)
 
-def test_case(gpu_benchmark):
-    from pytest_gpukern.problems.cases import Case
-    gpu_benchmark(Case(None, None, {}, {}))
-
 def test_verified_too_early(gpu_benchmark):
     gpu_benchmark.verify(np.full(N, 1e33), x)
-
-def test_text(gpu_benchmark):
-    gpu_benchmark.verify(gpu_benchmark(np.add, x, x), 2 * x, rtol="1e-6")
 
 @pytest.mark.parametrize("takes_it", [lambda x, *, outputs: 2 * x, lambda x, **options: 2 * x])
 def test_a_keyword_of_that_name(gpu_benchmark, takes_it):
@@ -323,17 +307,12 @@ def test_a_keyword_of_that_name(gpu_benchmark, takes_it):
         "-W",
         "default",
     )
-    result.assert_outcomes(passed=4, failed=8)
+    result.assert_outcomes(passed=4, failed=3)
     result.stdout.fnmatch_lines_random(
         [
-            "*gpu_benchmark was given NoneType to call: pass the kernel and its arguments,*",
-            "*the call takes no outputs; *the marker: @pytest.mark.gpu_benchmark(outputs=…)",
             "test_doubling.py::test_no_array: gpu_benchmark(outputs=…): a is float 2.0, not*",
             "*(outputs='result'): the call has no such argument; it has *: give one, or a position from 0 on",
-            "*DeclarationError: gpu_benchmark was given Case to call: call gpu_benchmark.run(case)",
             "  nothing was called before this verify; call gpu_benchmark(kernel, …) first",
-            "E * ValueError: rtol='1e-6': must be a finite number ≥ 0, such as 1e-6",
-            "E * TypeError: pedantic(check=*) is called as check(returned, *, here with 3 arguments, *",
         ]
     )
     result.stdout.no_fnmatch_line("*call_subject.py*")
