@@ -170,7 +170,8 @@ def wrong_where(is_wrong, then, events=()):
 class FakeGpu(HostBackend):
     """Claims to be a GPU with Numba, computes with NumPy, and writes down what happens in `events`.
 
-    A `fetch` is a timed copy into a host array; what checks fetch to look at is no event.
+    A `fetch` is a timed copy into a host array; what checks fetch to look at is no event. `before` gets the
+    name and the arguments of what a workspace is asked for.
     """
 
     name = "numba"
@@ -182,6 +183,7 @@ class FakeGpu(HostBackend):
         self.events = [] if events is None else events
         self.released = 0
         self.workspaces = []
+        self.before = lambda name, *args: None
 
     def workspace(self, inputs, outputs, placed=None):
         made = super().workspace(inputs, outputs, placed)
@@ -195,13 +197,14 @@ class FakeGpu(HostBackend):
             queue(stream)
 
         made.queue_poison = queue_poison
-        for method in ("load", "fill", "fetch", "close", "poison"):
+        for method in ("load", "fill", "fetch", "close", "poison", "adopt"):
             setattr(made, method, self._noting(method, getattr(made, method)))
         return made
 
     def _noting(self, name, method):
         def noted(*args, **kwargs):
-            if name != "fetch" or len(args) > 1:
+            self.before(name, *args)
+            if name != "adopt" and (name != "fetch" or len(args) > 1):
                 self.events.append(name)
             return method(*args, **kwargs)
 

@@ -45,24 +45,15 @@ def test_a_scope_contains_the_copies_the_launch_or_both(gpu, timer, events, scop
 
 def test_copies_of_all_scopes_bring_outputs_into_one_host_array_a_buffer_set_which_is_freed(gpu, timer):
     """Variants are given other memory: what a kernel can write is none of these arrays."""
-    given, fetched = [], {}
-    original = gpu.workspace
+    fetched = {}
 
-    def workspace(inputs, outputs, placed=None):
-        made = original(inputs, outputs, placed)
-        given.extend(made.arrays.values())
-        fetch = made.fetch
+    def before(method, name=None, into=None):
+        if method == "fetch" and into is not None:
+            fetched[id(into)] = weakref.ref(into)
+            given = (array for made in gpu.workspaces for array in made.arrays.values())
+            assert not any(np.shares_memory(into, other) for other in given)
 
-        def fetching(name, into=None):
-            if into is not None:
-                fetched[id(into)] = weakref.ref(into)
-                assert not any(np.shares_memory(into, other) for other in given)
-            return fetch(name, into)
-
-        made.fetch = fetching
-        return made
-
-    gpu.workspace = workspace
+    gpu.before = before
     result = run(case_of(right), FakeEnvironment(gpu, settings=measuring(scopes=("transfer", "end_to_end"))))
     assert {measurement.scope for measurement in result.measurements} == {"transfer", "end_to_end"}
     assert len(fetched) == CONTENTS
@@ -88,17 +79,8 @@ def test_outputs_that_are_not_poisoned_in_turn_are_poisoned_before_timing(timer,
 
 def test_end_to_end_brings_back_what_an_allocating_variant_returned(gpu, timer, events, monkeypatch):
     monkeypatch.setattr(engine, "REPEATED_NS", 0)
-    fetched = []
-    original = gpu.workspace
-
-    def workspace(inputs, outputs):
-        made = original(inputs, outputs)
-        fetch = made.fetch
-        made.fetch = lambda name, into=None: fetched.append((into, fetch(name, into))) or fetched[-1][1]
-        return made
-
-    gpu.workspace = workspace
-    returned = []
+    fetched, returned = [], []
+    gpu.before = lambda method, *args: fetched.extend(args[1:] if method == "fetch" else ())
 
     def prepare(a):
         def launch():
@@ -111,31 +93,18 @@ def test_end_to_end_brings_back_what_an_allocating_variant_returned(gpu, timer, 
     result = run(case, FakeEnvironment(gpu, settings=measuring(scopes=("end_to_end",))))
     assert result.correctness is Correctness.PASSED
     after_timing = len(gpu.workspaces)  # a checked launch on other inputs for each set
-    *_, copied_out = (values for into, values in fetched if into is not None)
-    assert np.array_equal(copied_out, returned[-1 - after_timing])
+    assert np.array_equal(fetched[-1], returned[-1 - after_timing])
 
 
 @pytest.mark.parametrize("allocates", [False, True])
 def test_nothing_is_copied_out_before_the_launch_has_ended(gpu, timer, allocates):
     queue = []
     gpu.synchronize = queue.clear
-    original = gpu.workspace
 
-    def workspace(inputs, outputs):
-        made = original(inputs, outputs)
-        fetch, adopt = made.fetch, made.adopt
+    def before(method, *_):
+        assert method not in ("fetch", "adopt") or not queue, "the launch still runs"
 
-        def when_idle(method):
-            def checked(*args, **kwargs):
-                assert not queue, "the launch still runs"
-                return method(*args, **kwargs)
-
-            return checked
-
-        made.fetch, made.adopt = when_idle(fetch), when_idle(adopt)
-        return made
-
-    gpu.workspace = workspace
+    gpu.before = before
 
     def writes(a, out):
         return lambda: queue.append("work") or np.multiply(a, 2, out=out)
