@@ -90,12 +90,6 @@ def test_pedantic(gpu_benchmark):
                            check=lambda returned, y: checked.append(float(y[1])))
     assert checked == [2.0]
 
-@pytest.mark.gpu_benchmark(outputs=1)
-def test_declared(gpu_benchmark):
-    out = cuda.device_array_like(x)
-    gpu_benchmark(double[1, 32], cuda.to_device(x), out)
-    gpu_benchmark.verify(out, 2 * x)
-
 def test_launches_nothing(gpu_benchmark):
     gpu_benchmark(print)
 
@@ -177,10 +171,7 @@ SHUFFLES = "not in the simulator: warp shuffles (cuda.shfl_sync)"
 IN_THE_SIMULATOR = [
     ("test_case[doubling/numba.kernel/n=8]", "PASSED", "gpukern simulator: on (no GPU: "),
     ("test_case[doubling/host.numpy/n=8]", "PASSED", "CUDA simulator: correctness only, never speed"),
-    *[
-        (f"test_{name}", "PASSED", "")
-        for name in ("plain", "pedantic", "declared", "launches_nothing", "ufunc")
-    ],
+    *[(f"test_{name}", "PASSED", "") for name in ("plain", "pedantic", "launches_nothing", "ufunc")],
     ("test_plain_shuffle", "SKIPPED", SHUFFLES),
     ("test_shuffle_in_a_fixture", "SKIPPED", SHUFFLES),
     ("test_linked", "SKIPPED", "not in the simulator: a kernel linked with other code (cuda.jit(link=…))"),
