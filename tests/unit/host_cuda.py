@@ -13,7 +13,7 @@ import numpy as np
 
 from pytest_gpukern.backends import gpu_backend
 from pytest_gpukern.gpu import runtime as cuda
-from pytest_gpukern.gpu.runtime import DeviceArray
+from pytest_gpukern.gpu.runtime import CudaRuntime
 
 STREAM = 0x5100
 """Handle of the runtime's stream."""
@@ -108,32 +108,31 @@ class Driver:
         return PRIMARY
 
 
-class HostRuntime:
-    """As `gpu.runtime.CudaRuntime`, as far as a workspace needs it.
+class HostRuntime(CudaRuntime):
+    """The runtime without a device.
 
     Attributes:
         elsewhere: what is queued on a stream that the runtime's does not wait for.
+        waits: how often it was waited for.
     """
 
     stream = SimpleNamespace(handle=STREAM)
 
     def __init__(self):
         self.driver = Driver()
+        self._copies = {}
         self.elsewhere = []
         self.held_ns = 0.0
+        self.waits = 0
 
     def synchronize(self):
         """Does what was queued on another stream."""
+        self.waits += 1
         while self.elsewhere:
             self.elsewhere.pop(0)()
 
     def occupy(self, ns):
         self.held_ns = ns
-
-    def copy_of(self, host):
-        copy = DeviceArray(host.shape, host.dtype)
-        copy.upload(host)
-        return copy
 
     def hash(self, array):
         return self.hash_at(array.pointer, array.nbytes)

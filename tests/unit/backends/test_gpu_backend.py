@@ -7,52 +7,22 @@ import gc
 
 import numpy as np
 import pytest
-from host_cuda import STREAM, Driver
+from host_cuda import HostRuntime
 
 from pytest_gpukern import Output
 from pytest_gpukern.arrays.compare import POISON
 from pytest_gpukern.arrays.memory import OUTPUT_GUARD
-from pytest_gpukern.backends import gpu_backend as workspace_module
 from pytest_gpukern.backends.gpu_backend import CudaWorkspace
 from pytest_gpukern.gpu import runtime as cuda
-from pytest_gpukern.gpu.runtime import CudaRuntime, DeviceArray
+from pytest_gpukern.gpu.runtime import DeviceArray
 
-
-class Stream:
-    handle = STREAM
-
-
-@pytest.fixture
-def driver(monkeypatch):
-    """The driver that every call goes to."""
-    made = Driver()
-    monkeypatch.setattr(cuda, "checked", made)
-    monkeypatch.setattr(workspace_module, "checked", made)
-    return made
-
-
-@pytest.fixture
-def runtime(driver, monkeypatch):
-    """A runtime without a device; `waits` counts how often it was waited for."""
-
-    class Runtime(CudaRuntime):
-        def __init__(self):
-            self._copies = {}
-            self.waits = 0
-
-        def synchronize(self):
-            self.waits += 1
-
-    made = Runtime()
-    for module in (cuda, workspace_module):
-        monkeypatch.setattr(module, "runtime", lambda: made)
-    return made
+STREAM = HostRuntime.stream
 
 
 # arrays
 
 
-@pytest.mark.parametrize("stream", [None, Stream()])
+@pytest.mark.parametrize("stream", [None, STREAM])
 @pytest.mark.parametrize("count", [0, 1, 5, 8])
 def test_a_fill_reaches_the_last_byte_and_is_queued_where_a_stream_is_given(driver, stream, count):
     array = DeviceArray((count,), np.uint16)
@@ -65,7 +35,7 @@ def test_a_fill_reaches_the_last_byte_and_is_queued_where_a_stream_is_given(driv
     assert driver.calls == ["cuMemAlloc", *filled, *["cuMemcpyDtoH"] * bool(count)]
 
 
-@pytest.mark.parametrize("stream", [None, Stream()])
+@pytest.mark.parametrize("stream", [None, STREAM])
 def test_under_a_sanitizer_an_allocation_ends_where_its_array_does_and_is_still_filled(
     driver, stream, monkeypatch
 ):
@@ -82,7 +52,7 @@ def test_what_is_an_input_and_an_output_is_put_back_instead_of_poisoned(runtime,
     before = {"a": np.arange(4.0), "sums": np.array([7.0, 8.0])}
     outputs = {"sums": Output((2,), "float64"), "out": Output((3,), "float64")}
     made = CudaWorkspace(before, outputs, lambda array: array)
-    for stream in (None, Stream()):
+    for stream in (None, STREAM):
         made.arrays["sums"].upload(np.zeros(2))
         made.queue_poison(stream)
         assert made.fetch("sums").tolist() == [7.0, 8.0]
@@ -126,7 +96,7 @@ def test_one_element_on_either_side_is_damage_next_to_the_array(driver, count, d
 def test_a_workspace_says_which_of_its_arrays_were_written_beside(runtime, driver):
     made = workspace_of({"a": np.arange(4.0), "k": 3})
     assert made.damage() == []
-    for queued in (Stream(), None):
+    for queued in (STREAM, None):
         made.queue_poison(queued)
         assert made.damage() == [], "five floats and their poison end with a word"
     write(made.arrays["a"].pointer - 8, bytes(8))
@@ -236,7 +206,7 @@ def test_filling_loading_and_poisoning_wait_and_queueing_does_not(runtime, drive
         (made.fill, (inputs,), 1),
         (made.load, (inputs,), 1),
         (made.poison, (), 1),
-        (made.queue_poison, (Stream(),), 0),
+        (made.queue_poison, (STREAM,), 0),
     ):
         before = runtime.waits
         method(*arguments)
@@ -246,7 +216,7 @@ def test_filling_loading_and_poisoning_wait_and_queueing_does_not(runtime, drive
 def test_a_poison_is_queued_where_a_stream_is_given(runtime, driver):
     made = workspace_of({"a": np.arange(4.0)})
     driver.calls.clear()
-    made.queue_poison(Stream())
+    made.queue_poison(STREAM)
     made.poison()
     assert driver.calls == ["cuMemsetD32Async", "cuMemsetD32"]
     assert made.arrays["a"].download().tolist() == [0, 1, 2, 3]

@@ -50,16 +50,20 @@ def test_a_workspace_hashes_what_was_adopted():
 
 
 @pytest.fixture
-def workspace(monkeypatch):
-    """A device's workspace in host memory, whose output nobody may copy to the host."""
-    host_cuda.install(monkeypatch)
-    made = CudaWorkspace({}, {"out": Output((5,), "uint8")}, host_cuda.contents_of)
+def written(runtime):
+    """A device's workspace in host memory."""
+    return CudaWorkspace({}, {"out": Output((5,), "uint8")}, host_cuda.contents_of)
+
+
+@pytest.fixture
+def workspace(written, monkeypatch):
+    """One whose output nobody may copy to the host."""
 
     def refuse(*_, **__):
         raise AssertionError("the output was copied to the host")
 
-    monkeypatch.setattr(made, "fetch", refuse)
-    return made
+    monkeypatch.setattr(written, "fetch", refuse)
+    return written
 
 
 def test_a_device_hashes_where_the_output_lives(workspace):
@@ -113,46 +117,38 @@ def test_nothing_is_hashed_where_nothing_is_measured(gpu):
 WRITES = np.arange(1, 6, dtype="uint8")
 
 
-@pytest.fixture
-def device(monkeypatch):
-    """(the runtime, a workspace in host memory with one output)."""
-    runtime = host_cuda.install(monkeypatch)
-    return runtime, CudaWorkspace({}, {"out": Output((5,), "uint8")}, host_cuda.contents_of)
-
-
-def test_what_is_written_behind_the_copy_on_the_timed_stream_is_late(device):
-    runtime, workspace = device
-
+def test_what_is_written_behind_the_copy_on_the_timed_stream_is_late(runtime, written):
     def writes():
-        workspace.arrays["out"][...] = WRITES
+        written.arrays["out"][...] = WRITES
 
     def launch():
         runtime.elsewhere.append(writes)
 
-    assert workspace.written_late(launch, hold_ns=1e6) == ["out"]
+    assert written.written_late(launch, hold_ns=1e6) == ["out"]
     assert runtime.held_ns == 1e6
-    assert workspace.written_late(writes, hold_ns=1e6) == []
+    assert written.written_late(writes, hold_ns=1e6) == []
 
     def launch_and_wait():
         launch()
         runtime.synchronize()
 
-    assert workspace.written_late(launch_and_wait, hold_ns=1e6) == []
+    assert written.written_late(launch_and_wait, hold_ns=1e6) == []
     assert not runtime.driver.pinned, "the memory was given back"
 
 
-def test_of_a_large_output_the_end_is_looked_at_and_of_what_a_launch_returned_that(device, monkeypatch):
-    runtime, workspace = device
+def test_of_a_large_output_the_end_is_looked_at_and_of_what_a_launch_returned_that(
+    runtime, written, monkeypatch
+):
     monkeypatch.setattr("pytest_gpukern.backends.gpu_backend._LOOKED_AT_BYTES", 2)
     returned = WRITES.copy().view(host_cuda.OnDevice)
 
     def writes(part):
         def launch():
-            workspace.adopt("out", returned)
+            written.adopt("out", returned)
             runtime.elsewhere.append(lambda: returned[part].fill(9))
 
         return launch
 
-    assert workspace.written_late(writes(slice(0, 3)), hold_ns=0) == []
-    assert workspace.written_late(writes(slice(4, 5)), hold_ns=0) == ["out"]
+    assert written.written_late(writes(slice(0, 3)), hold_ns=0) == []
+    assert written.written_late(writes(slice(4, 5)), hold_ns=0) == ["out"]
     assert not runtime.driver.pinned

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_gpu_backend import driver, runtime  # noqa: F401 - fixtures
 
 from pytest_gpukern import Output
 from pytest_gpukern.arrays.compare import POISON
@@ -108,7 +107,7 @@ def placed_on_device(placement=EVERY_SECOND, shape=(2, 3), dtype=np.float32):
 
 @FORMS
 @PLACES
-def test_a_device_array_says_where_its_elements_are(driver, shape, dtype, placement):  # noqa: F811
+def test_a_device_array_says_where_its_elements_are(driver, shape, dtype, placement):
     array = placed_on_device(placement, shape, dtype)
     contents = np.ndarray(shape, dtype, np.random.default_rng(1).bytes(4096))
     array.upload(contents)
@@ -126,7 +125,7 @@ def test_a_device_array_says_where_its_elements_are(driver, shape, dtype, placem
 
 
 @pytest.mark.parametrize("dtype", ["u1", "f2", "f4", "f8"])
-def test_a_poison_is_what_it_would_be_in_c_order(driver, dtype):  # noqa: F811
+def test_a_poison_is_what_it_would_be_in_c_order(driver, dtype):
     array = placed_on_device(shape=(7,), dtype=dtype)
     array.fill(POISON)
     expected = np.full(14, POISON, np.uint32).view(dtype)[:7]
@@ -134,21 +133,21 @@ def test_a_poison_is_what_it_would_be_in_c_order(driver, dtype):  # noqa: F811
     assert array.damage("out") == []
 
 
-def test_a_write_into_a_gap_on_the_device_is_damage(driver):  # noqa: F811
+def test_a_write_into_a_gap_on_the_device_is_damage(driver):
     array = placed_on_device()
     ctypes.memset(array.pointer + 4, 0, 4)
     (found,) = array.damage("out")
     assert (found.between, found.index, found.changed_bytes) == (True, 0, 4)
 
 
-def test_under_a_sanitizer_only_the_gaps_are_ours(driver, monkeypatch):  # noqa: F811
+def test_under_a_sanitizer_only_the_gaps_are_ours(driver, monkeypatch):
     monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", "memcheck")
     array = placed_on_device(Placement(offset=1), (3,))
     assert len(driver.allocated[array.pointer - 4]) == 16
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_workspace_compares_and_hashes_as_if_in_c_order(runtime, layout, monkeypatch):  # noqa: F811
+def test_a_workspace_compares_and_hashes_as_if_in_c_order(runtime, layout, monkeypatch):
     inputs, specs = {"a": np.arange(6.0).reshape(2, 3), "b": np.ones(3)}, {"out": Output((5,), np.float32)}
 
     def contents(self, array):

@@ -46,6 +46,9 @@ HEALTHY = Machine(
 )
 
 
+PYTHON = GpuProcess(4242, "python", 900)
+
+
 def with_gpu(setup=None, **changes):
     found = dataclasses.replace(H200, setup=dataclasses.replace(HEALTHY_SETUP, **(setup or {})), **changes)
     return dataclasses.replace(HEALTHY, gpus=(found,))
@@ -56,31 +59,18 @@ def with_versions(**versions):
     return dataclasses.replace(HEALTHY, versions={**HEALTHY.versions, **changed})
 
 
-def only(found):
-    (advice,) = advise(found)
-    return advice
+ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
+
+
+def but(**changes):
+    return dataclasses.replace(HEALTHY, **changes)
 
 
 def test_a_healthy_machine_has_nothing_to_complain_of():
     assert advise(HEALTHY) == []
     assert advise(with_versions(pynvml="13.0.1")) == [], "from 12 on it has no module pynvml"
-
-
-def test_a_machine_without_any_driver_is_told_what_runs():
-    advice = only(Machine(no_gpu="no NVIDIA driver library"))
-    assert advice.level is Severity.NOTE
-    assert "simulator" in advice.text
-
-
-def test_a_sanitizer_that_is_missing_or_does_not_work_here_is_told_with_the_remedy():
-    why = "compute-sanitizer is not installed; pip install nvidia-cuda-sanitizer-api"
-    advice = only(dataclasses.replace(HEALTHY, sanitizer=None, sanitizer_problem=why))
-    assert (advice.level, advice.subject) == (Severity.NOTE, "sanitizer")
-    assert advice.text == f"--gpukern-sanitize does not work: {why}"
-    advice = only(dataclasses.replace(HEALTHY, sanitizer_problem="memcheck did not find the fault"))
-    assert (advice.level, advice.subject) == (Severity.WARNING, "sanitizer")
-    assert advice.text == "compute-sanitizer 2025.3.1.0: memcheck did not find the fault"
-    assert 'pip install "nvidia-cuda-sanitizer-api==13.0.*"' in advice.remedy
+    silent = dataclasses.replace(H200, setup=Configuration(), limits=PowerLimits())
+    assert advise(but(gpus=(silent,))) == [], "nor of what NVML does not tell"
 
 
 @pytest.mark.parametrize(
@@ -101,57 +91,6 @@ def test_the_sanitizer_is_looked_for_and_shown_a_fault(examined, monkeypatch, fo
     assert (told.sanitizer, told.sanitizer_problem) == asked
 
 
-def test_a_driver_that_gives_no_gpu_is_an_error_which_a_reboot_may_mend():
-    advice = only(dataclasses.replace(HEALTHY, no_gpu="NVML/RM version mismatch", gpus=()))
-    assert (advice.level, advice.subject) == (Severity.ERROR, "driver")
-    assert "reboot after an upgrade of the driver" in advice.remedy
-
-
-@pytest.mark.parametrize(
-    ("found", "level", "subject", "words"),
-    [
-        (with_versions(numpy="2.5.1"), Severity.ERROR, "numba-cuda", "np.row_stack"),
-        (with_versions(cupy_cuda12x="14.2.0"), Severity.ERROR, "cupy", "overwrite"),
-        (with_versions(cupti_python="12.8.0"), Severity.WARNING, "cupti-python", "is for CUDA 12"),
-        (with_versions(cuda_bindings="14.0.0"), Severity.ERROR, "cuda-bindings", "is for CUDA 14"),
-        (with_versions(pynvml="11.5.3"), Severity.WARNING, "nvidia-ml-py", "both bring a module pynvml"),
-        (
-            dataclasses.replace(HEALTHY, cuda=(12, 8), versions={"cupy-cuda13x": "14.2.0"}, nvcc=None),
-            Severity.ERROR,
-            "cupy-cuda13x",
-            "is for CUDA 13",
-        ),
-        (dataclasses.replace(HEALTHY, nvcc=(14, 0)), Severity.ERROR, "nvcc", "newer than the driver"),
-        (dataclasses.replace(HEALTHY, nvcc=(13, 2)), Severity.NOTE, "nvcc", "machine code can"),
-        (dataclasses.replace(HEALTHY, nvcc=None), Severity.NOTE, "pycuda", "SourceModule"),
-        (
-            dataclasses.replace(HEALTHY, versions={"numba": "0.68.0"}),
-            Severity.WARNING,
-            "numba",
-            "without numba-cuda",
-        ),
-        (
-            dataclasses.replace(HEALTHY, backends={"cupy": "ImportError: libnvrtc.so.13"}),
-            Severity.ERROR,
-            "cupy",
-            "libnvrtc",
-        ),
-        (
-            dataclasses.replace(HEALTHY, timer="another profiler"),
-            Severity.WARNING,
-            "timer",
-            "events stand in",
-        ),
-        (dataclasses.replace(HEALTHY, lock="no flock"), Severity.WARNING, "lock", "not kept apart"),
-    ],
-)
-def test_versions_that_do_not_go_together_are_named(found, level, subject, words):
-    advice = only(found)
-    assert (advice.level, advice.subject) == (level, subject)
-    assert words in advice.text
-    assert advice.remedy
-
-
 @pytest.mark.parametrize(
     ("variable", "bad", "harmless"),
     [
@@ -163,49 +102,81 @@ def test_versions_that_do_not_go_together_are_named(found, level, subject, words
     ],
 )
 def test_variables_that_change_what_is_timed_are_named_with_their_value(variable, bad, harmless):
-    advice = only(dataclasses.replace(HEALTHY, environ={variable: bad}))
+    (advice,) = advise(but(environ={variable: bad}))
     assert f"{variable}={bad}" in advice.text
-    assert advise(dataclasses.replace(HEALTHY, environ={variable: harmless})) == []
+    assert advise(but(environ={variable: harmless})) == []
+
+
+NO_TOOL = "compute-sanitizer is not installed; pip install nvidia-cuda-sanitizer-api"
+SOME_GPU, TOOL = "GPU 0", "sanitizer"
 
 
 @pytest.mark.parametrize(
-    ("found", "level", "words"),
+    ("found", "level", "subject", "words", "remedy"),
     [
-        (with_gpu({"persistence": False}), Severity.WARNING, "persistence mode is off"),
-        (with_gpu({"ecc": False}), Severity.WARNING, "ECC is off and will be on"),
-        (with_gpu({"ecc": False, "ecc_pending": False}), Severity.NOTE, "wrong bits"),
-        (with_gpu({"mig_pending": True}), Severity.WARNING, "MIG is off and will be on"),
-        (with_gpu({"compute_mode": "prohibited"}), Severity.ERROR, "PROHIBITED"),
-        (with_gpu({"compute_mode": "exclusive_process"}), Severity.WARNING, "confirm"),
-        (with_gpu({"uncorrected_errors": 3}), Severity.ERROR, "3 uncorrected"),
-        (with_gpu({"row_remap_pending": True}), Severity.ERROR, "wait to be replaced"),
-        (with_gpu({"row_remap_failed": True}), Severity.ERROR, "could not be replaced"),
-        (with_gpu({"default_power_w": 750.0}), Severity.NOTE, "below its own 750 W"),
-        (with_gpu(state=state(clock_events=("hw_thermal_slowdown",))), Severity.WARNING, "held down now"),
+        (Machine(no_gpu="no NVIDIA driver library"), NOTE, "driver", "simulator", None),
+        (but(no_gpu="RM version mismatch", gpus=()), ERROR, "driver", "mismatch", "reboot after an upgrade"),
+        # versions that do not go together
+        (with_versions(numpy="2.5.1"), ERROR, "numba-cuda", "np.row_stack", ""),
+        (with_versions(cupy_cuda12x="14.2.0"), ERROR, "cupy", "overwrite", ""),
+        (with_versions(cupti_python="12.8.0"), WARNING, "cupti-python", "is for CUDA 12", ""),
+        (with_versions(cuda_bindings="14.0.0"), ERROR, "cuda-bindings", "is for CUDA 14", ""),
+        (with_versions(pynvml="11.5.3"), WARNING, "nvidia-ml-py", "both bring a module pynvml", ""),
         (
-            with_gpu(processes=(GpuProcess(4242, "python", 900),)),
-            Severity.WARNING,
-            "pid 4242 (python, 900 MiB)",
+            but(cuda=(12, 8), versions={"cupy-cuda13x": "14.2.0"}, nvcc=None),
+            ERROR,
+            "cupy-cuda13x",
+            "is for CUDA 13",
+            "",
         ),
-        (with_gpu(state=state(memory_used_bytes=5 * 2**30)), Severity.WARNING, "5120 MiB are in use"),
+        (but(nvcc=(14, 0)), ERROR, "nvcc", "newer than the driver", ""),
+        (but(nvcc=(13, 2)), NOTE, "nvcc", "machine code can", ""),
+        (but(nvcc=None), NOTE, "pycuda", "SourceModule", ""),
+        (but(versions={"numba": "0.68.0"}), WARNING, "numba", "without numba-cuda", ""),
+        (but(backends={"cupy": "ImportError: libnvrtc.so.13"}), ERROR, "cupy", "libnvrtc", ""),
+        (but(timer="another profiler"), WARNING, "timer", "events stand in", ""),
+        (but(lock="no flock"), WARNING, "lock", "not kept apart", ""),
+        (but(sanitizer=None, sanitizer_problem=NO_TOOL), NOTE, TOOL, f"does not work: {NO_TOOL}", None),
         (
-            with_gpu({"mig_pending": True}, record=split_gpu(0, instances=0)),
-            Severity.ERROR,
-            "there is no instance",
+            but(sanitizer_problem="memcheck did not find the fault"),
+            WARNING,
+            TOOL,
+            "compute-sanitizer 2025.3.1.0: memcheck did not find the fault",
+            'pip install "nvidia-cuda-sanitizer-api==13.0.*"',
+        ),
+        # what is wrong with a GPU
+        *(
+            (gpu, level, SOME_GPU, words, "")
+            for gpu, level, words in (
+                (with_gpu({"persistence": False}), WARNING, "persistence mode is off"),
+                (with_gpu({"ecc": False}), WARNING, "ECC is off and will be on"),
+                (with_gpu({"ecc": False, "ecc_pending": False}), NOTE, "wrong bits"),
+                (with_gpu({"mig_pending": True}), WARNING, "MIG is off and will be on"),
+                (with_gpu({"compute_mode": "prohibited"}), ERROR, "PROHIBITED"),
+                (with_gpu({"compute_mode": "exclusive_process"}), WARNING, "confirm"),
+                (with_gpu({"uncorrected_errors": 3}), ERROR, "3 uncorrected"),
+                (with_gpu({"row_remap_pending": True}), ERROR, "wait to be replaced"),
+                (with_gpu({"row_remap_failed": True}), ERROR, "could not be replaced"),
+                (with_gpu({"default_power_w": 750.0}), NOTE, "below its own 750 W"),
+                (with_gpu(state=state(clock_events=("hw_thermal_slowdown",))), WARNING, "held down now"),
+                (with_gpu(processes=(PYTHON,)), WARNING, "pid 4242 (python, 900 MiB)"),
+                (with_gpu(state=state(memory_used_bytes=5 * 2**30)), WARNING, "5120 MiB are in use"),
+                (
+                    with_gpu({"mig_pending": True}, record=split_gpu(0, instances=0)),
+                    ERROR,
+                    "there is no instance",
+                ),
+            )
         ),
     ],
 )
-def test_what_is_wrong_with_a_gpu_is_said_with_its_remedy(found, level, words):
-    advice = only(found)
-    assert (advice.level, advice.subject) == (level, "GPU 0")
+def test_what_is_wrong_is_said_of_its_subject_with_its_remedy(found, level, subject, words, remedy):
+    (advice,) = advise(found)
+    assert (advice.level, advice.subject) == (level, subject)
     assert words in advice.text
-    assert advice.remedy
+    assert bool(advice.remedy) is (remedy is not None)
+    assert (remedy or "") in advice.remedy
     assert "{" not in advice.remedy
-
-
-def test_what_nvml_does_not_tell_is_not_complained_of():
-    silent = dataclasses.replace(H200, setup=Configuration(), limits=PowerLimits())
-    assert advise(dataclasses.replace(HEALTHY, gpus=(silent,))) == []
 
 
 def test_the_worst_comes_first():
@@ -287,7 +258,6 @@ def test_a_library_is_opened_in_a_process_of_its_own(module, problem):
 
 
 def test_a_library_that_cannot_be_imported_is_said_with_its_error(monkeypatch):
-
     monkeypatch.setitem(BACKENDS, "cupy", BackendRow("", needs=(("no_such_module", "cupy"),)))
     assert machine.problem_of("cupy", machine.IMPORT_ONLY) == (
         "ModuleNotFoundError: No module named 'no_such_module'"
