@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+import pynvml
 from pynvml import NVMLError
 
 from pytest_gpukern.gpu.libcuda import LibCuda
@@ -157,6 +158,14 @@ class FakeCuda(LibCuda):
         return self.inside
 
 
+FIELDS = {
+    pynvml.NVML_FI_DEV_MEMORY_TEMP: 45,
+    pynvml.NVML_FI_DEV_POWER_INSTANT: 420500,
+    pynvml.NVML_FI_DEV_PERF_POLICY_POWER: 7,
+    pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL: 0,
+}
+
+
 def field_values(told: Mapping[int, int]) -> object:
     """As nvmlDeviceGetFieldValues on a device that tells these fields, as unsigned long long."""
 
@@ -164,7 +173,7 @@ def field_values(told: Mapping[int, int]) -> object:
         return [
             SimpleNamespace(
                 fieldId=number,
-                valueType=3,
+                valueType=pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG,
                 nvmlReturn=0 if number in told else 3,
                 value=SimpleNamespace(ullVal=told.get(number, 0xDEAD)),
             )
@@ -204,7 +213,7 @@ class FakePynvml(SimpleNamespace):
             "nvmlDeviceGetClockInfo": lambda handle, clock: {1: 1965, 2: 3201}[clock],
             "nvmlDeviceGetCurrentClocksEventReasons": 0,
             "nvmlDeviceGetTemperature": 41,
-            "nvmlDeviceGetFieldValues": field_values({82: 45, 83: 123456789, 186: 420500, 74: 7, 75: 0}),
+            "nvmlDeviceGetFieldValues": field_values(FIELDS),
             "nvmlDeviceGetPowerUsage": 400000,
             "nvmlDeviceGetProcessUtilization": [],
             "nvmlSystemGetDriverVersion": "580.159.03",

@@ -1,8 +1,10 @@
-"""Tests that the ceilings' kernels compile for what NVRTC knows, and contain the work that we count."""
+"""Tests that our kernels and the suites' compile, and that ceilings contain the work that we count."""
 
 from __future__ import annotations
 
+import ast
 import re
+from pathlib import Path
 
 import pytest
 from nvrtc_compiler import ARCHITECTURES, KNOWN, compiled, needs_nvrtc
@@ -10,6 +12,7 @@ from nvrtc_compiler import ARCHITECTURES, KNOWN, compiled, needs_nvrtc
 from pytest_gpukern.gpu.ceiling_kernels import CHAINS, UNROLLED, WORDS, copy_source, fma_source
 from pytest_gpukern.gpu.runtime import cuda_source
 
+SUITES = Path(__file__).parents[3] / "suites"
 INSTRUCTIONS = {
     "float": "fma.rn.f32",
     "double": "fma.rn.f64",
@@ -29,6 +32,19 @@ def test_every_kernel_compiles(architecture):
     sources += [fma_source(c_type) for c_type in INSTRUCTIONS if c_type != "float2x" or architecture >= 100]
     for source in sources:
         assert compiled(source, f"sm_{architecture}").startswith(b"\x7fELF")
+
+
+@needs_nvrtc
+def test_cuda_in_the_suites_files_compiles():
+    """But for what includes a header, which NVRTC lacks."""
+    seen = set()
+    for path in SUITES.glob("*/*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            if "__global__" in text and "#include" not in text:
+                seen.add(path.stem)
+                assert compiled(f'#define TILE 16\nextern "C++" {{{text}}}', "sm_90"), path
+    assert seen >= {"on_cupy", "on_pycuda"}
 
 
 @needs_nvrtc

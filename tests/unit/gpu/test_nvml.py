@@ -8,9 +8,8 @@ from types import SimpleNamespace
 
 import pynvml
 import pytest
-from fake_nvml import HEALTHY, MIG_UUIDS, UUIDS, FakePynvml, field_values
+from fake_nvml import FIELDS, HEALTHY, MIG_UUIDS, UUIDS, FakePynvml, field_values
 
-from pytest_gpukern.gpu import nvml as adapter
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.nvml import (
     CLOCK_EVENTS,
@@ -160,12 +159,6 @@ def test_a_state_holds_what_nvml_tells_in_the_units_of_its_names(opened):
     assert found.foreign == ()
 
 
-def test_several_bits_are_several_names_and_one_that_is_new_is_kept(opened):
-    module = FakePynvml(nvmlDeviceGetCurrentClocksEventReasons=0x40 | 0x4 | 0x8000)
-    found = opened(module).state(UUIDS[0])
-    assert found.clock_events == ("sw_power_cap", "hw_thermal_slowdown", "unknown_0x8000")
-
-
 def test_the_names_of_the_bits_are_nvmls_own():
     for bit, name in CLOCK_EVENTS.items():
         camel = "".join(part.capitalize() for part in name.split("_"))
@@ -173,25 +166,15 @@ def test_the_names_of_the_bits_are_nvmls_own():
         assert known == bit, name
 
 
-def test_the_numbers_of_the_fields_are_nvmls_own():
-    assert pynvml.NVML_FI_DEV_MEMORY_TEMP == adapter._MEMORY_TEMPERATURE_C
-    assert pynvml.NVML_FI_DEV_POWER_INSTANT == adapter._POWER_MW
-    assert {pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES} == {
-        *adapter._PCIE_BYTES
-    }
-    assert adapter._LIMITED_NS == {
-        pynvml.NVML_FI_DEV_PERF_POLICY_POWER: "sw_power_cap",
-        pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL: "sw_thermal_slowdown",
-        pynvml.NVML_FI_DEV_PERF_POLICY_SYNC_BOOST: "sync_boost",
-        pynvml.NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT: "board_limit",
-        pynvml.NVML_FI_DEV_PERF_POLICY_RELIABILITY: "reliability",
-        pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN: "hw_thermal_slowdown",
-        pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN: "hw_power_brake_slowdown",
-    }
-    members = {name for name, _ in pynvml.c_nvmlValue_t._fields_}
-    assert set(adapter._VALUE_MEMBERS) == members
-    assert adapter._VALUE_MEMBERS[pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG] == "ullVal"
-    assert adapter._VALUE_MEMBERS[pynvml.NVML_VALUE_TYPE_UNSIGNED_INT] == "uiVal"
+LIMITED = {
+    pynvml.NVML_FI_DEV_PERF_POLICY_POWER: "sw_power_cap",
+    pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL: "sw_thermal_slowdown",
+    pynvml.NVML_FI_DEV_PERF_POLICY_SYNC_BOOST: "sync_boost",
+    pynvml.NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT: "board_limit",
+    pynvml.NVML_FI_DEV_PERF_POLICY_RELIABILITY: "reliability",
+    pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN: "hw_thermal_slowdown",
+    pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN: "hw_power_brake_slowdown",
+}
 
 
 def test_the_structures_of_the_real_module_are_read(opened):
@@ -199,16 +182,18 @@ def test_the_structures_of_the_real_module_are_read(opened):
         values = (pynvml.c_nvmlFieldValue_t * len(ids))()
         for value, number in zip(values, ids, strict=True):
             value.fieldId, value.nvmlReturn = number, 0
-            if number == 82:
+            if number == pynvml.NVML_FI_DEV_MEMORY_TEMP:
                 value.valueType, value.value.uiVal = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, 50
-            elif number == 74:
-                value.valueType, value.value.ullVal = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 2**40
+            elif number in LIMITED:
+                value.valueType = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
+                value.value.ullVal = 2**40 + number
             else:
                 value.nvmlReturn = NOT_SUPPORTED
         return values
 
     found = opened(FakePynvml(nvmlDeviceGetFieldValues=fields)).state(UUIDS[0])
-    assert (found.memory_temperature_c, found.limited_ns) == (50, {"sw_power_cap": 2**40})
+    assert found.memory_temperature_c == 50
+    assert found.limited_ns == {name: 2**40 + number for number, name in LIMITED.items()}
 
 
 @pytest.mark.parametrize(
@@ -246,22 +231,36 @@ def test_a_lost_gpu_is_an_error_and_no_missing_answer(opened):
         nvml.state(UUIDS[0])
 
 
-def test_older_and_newer_names_stand_in_for_each_other(opened):
-    module = FakePynvml(
-        {
-            "nvmlDeviceGetCurrentClocksEventReasons": FUNCTION_NOT_FOUND,
-            "nvmlDeviceGetTemperature": FUNCTION_NOT_FOUND,
-        },
-        nvmlDeviceGetCurrentClocksThrottleReasons=0x20,
-        nvmlDeviceGetTemperatureV=lambda handle, sensor: 77 + sensor,
-    )
-    found = opened(module).state(UUIDS[0])
-    assert (found.clock_events, found.temperature_c) == (("sw_thermal_slowdown",), 77)
-
-
-def test_power_has_a_call_of_its_own_where_the_fields_lack_it(opened):
-    found = opened(FakePynvml(nvmlDeviceGetFieldValues=field_values({}))).state(UUIDS[0])
-    assert (found.power_w, found.memory_temperature_c) == (400.0, None)
+@pytest.mark.parametrize(
+    ("failing", "answers", "told"),
+    [
+        # several bits are several names, and one that is new is kept
+        (
+            (),
+            {"nvmlDeviceGetCurrentClocksEventReasons": 0x40 | 0x4 | 0x8000},
+            {"clock_events": ("sw_power_cap", "hw_thermal_slowdown", "unknown_0x8000")},
+        ),
+        # older and newer names stand in for each other
+        (
+            ("CurrentClocksEventReasons", "Temperature"),
+            {
+                "nvmlDeviceGetCurrentClocksThrottleReasons": 0x20,
+                "nvmlDeviceGetTemperatureV": lambda handle, sensor: 77 + sensor,
+            },
+            {"clock_events": ("sw_thermal_slowdown",), "temperature_c": 77},
+        ),
+        # power has a call of its own where the fields lack it
+        (
+            (),
+            {"nvmlDeviceGetFieldValues": field_values({})},
+            {"power_w": 400.0, "memory_temperature_c": None},
+        ),
+    ],
+)
+def test_what_a_driver_tells_otherwise_is_told_the_same(opened, failing, answers, told):
+    failing = {f"nvmlDeviceGet{name}": FUNCTION_NOT_FOUND for name in failing}
+    found = opened(FakePynvml(failing, **answers)).state(UUIDS[0])
+    assert {name: getattr(found, name) for name in told} == told
 
 
 def test_a_mig_instance_has_its_gpus_clocks_and_its_own_memory_but_no_power(opened):
@@ -282,7 +281,7 @@ def test_a_mig_instance_has_its_gpus_clocks_and_its_own_memory_but_no_power(open
         nvmlDeviceGetEnforcedPowerLimit=of_the_gpu(700000),
         nvmlDeviceGetMemoryBusWidth=of_the_gpu(6144),
         nvmlDeviceGetCurrentClocksEventReasons=of_the_gpu(0x40),
-        nvmlDeviceGetFieldValues=of_the_gpu(field_values({82: 45, 186: 6})),
+        nvmlDeviceGetFieldValues=of_the_gpu(field_values(FIELDS)),
     )
     nvml = opened(module)
     found = nvml.state(MIG_UUIDS[0])
@@ -295,12 +294,13 @@ def test_a_mig_instance_has_its_gpus_clocks_and_its_own_memory_but_no_power(open
 
 
 def test_bytes_over_pcie_are_counted_both_ways_beyond_where_the_counter_wraps(opened):
-    told = {197: 2**32 - 3000, 198: 1000}
+    sent, received = pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES
+    told = {sent: 2**32 - 3000, received: 1000}
     nvml = opened(FakePynvml(nvmlDeviceGetFieldValues=field_values(told)))
     before = nvml.pcie_bytes(UUIDS[0])
-    told.update({197: 500, 198: 2500})
+    told.update({sent: 500, received: 2500})
     assert nvml.pcie_bytes_since(UUIDS[0], before) == 3500 + 1500
-    del told[198]  # a driver that does not know it
+    del told[received]  # a driver that does not know it
     assert nvml.pcie_bytes(UUIDS[0]) is nvml.pcie_bytes_since(UUIDS[0], before) is None
 
 
