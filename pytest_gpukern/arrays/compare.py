@@ -308,7 +308,7 @@ def _within(piece: _Piece, tolerance: Tolerance) -> Comparison | None:
 
 
 def _halves(values: np.ndarray[Any, Any], wide: Any) -> tuple[np.ndarray[Any, Any], Any]:
-    """Returns two arrays of `wide`, or one and 0, whose sum is the values: float64 rounds 64-bit integers.
+    """Returns two arrays of `wide`, or one and 0, whose sum is the values: float64 rounds 2**53 + 1 to 2**53.
 
     Both halves of an integer have its sign, so (a − e) + (a_low − e_low) is exact where it cancels.
     """

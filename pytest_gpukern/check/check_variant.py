@@ -41,7 +41,7 @@ from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.options import sanitizing_tool
 from pytest_gpukern.values.result import OutputError, of_launches
 
-NO_MISTAKES = (SimulatorUnsupported, ProblemError, pytest.exit.Exception)
+NO_MISTAKES = (SimulatorUnsupported, ProblemError, pytest.exit.Exception)  # SIGTERM ends a run by the last
 """Errors in a user's code that say nothing about its kernel."""
 SLOW_ON_HOST_NS = 5e7
 SLOW_ON_DEVICE_NS = 2e7

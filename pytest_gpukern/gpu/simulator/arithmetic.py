@@ -331,6 +331,7 @@ def _is_source(node: Any, codes: set[CodeType], code: CodeType) -> bool:
         starts = [(line, column) for line, _, column, end in code.co_positions() if line and column and end]
         if min(starts, default=None) != (node.body.lineno, node.body.col_offset):
             return False
+    # The whole code, since a constant that has changed on disk leaves the instructions alike.
     return code in codes or any(isinstance(part, ast.Assert) for part in ast.walk(node))
 
 

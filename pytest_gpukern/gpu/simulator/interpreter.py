@@ -68,7 +68,7 @@ def mend_interpreter() -> None:
         offsets = (addresses - bounds[..., 0]).view(np.int64)
         inside = (offsets >= 0) & (addresses + np.uint64(size) <= bounds[..., 1])
         stray = mask & ~inside
-        if writes and stray.any():
+        if writes and stray.any():  # such a write corrupts the heap and ends the run, or passes unseen
             stray &= numbers == numbers[stray][0]
             (start, stop), name = list(spans.items())[numbers[stray][0]]
             elements, count = np.unique(offsets[stray] // size).tolist(), (stop - start) // size
@@ -109,7 +109,7 @@ def mend_interpreter() -> None:
 
 
 def _refusing_bfloat16(compute: Any) -> Any:
-    """Refuses bfloat16 while Triton's interpreter holds it as whole numbers, and computes with those."""
+    """Refuses bfloat16: Triton's interpreter adds and multiplies its bits, which fails a right `tl.dot`."""
 
     def computed(self: Any, *operands: Any, **options: Any) -> Any:
         for each in itertools.chain.from_iterable(

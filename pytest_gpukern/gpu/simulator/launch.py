@@ -124,7 +124,7 @@ def mend_launches() -> None:
             if fault is not None:
                 what = "[1] Call to cuLaunchKernel results in CUDA_ERROR_INVALID_VALUE"
                 raise invalid_value(f"{what}: {fault}")
-        with SimulatedLaunches.turn:
+        with SimulatedLaunches.turn:  # else another thread's kernel runs once, not per program
             SimulatedLaunches.count(self.fn)
             return run(self, *args)
 
