@@ -35,14 +35,14 @@ def record_lines(report: RunResults, config: pytest.Config) -> list[str | NextSt
     lines: list[str | NextStep] = []
     if settings.benchmark and settings.baseline == "compare":
         lines += [_to_create(report, config), _to_accept(report, config), _to_keep(report)]
-    lines += [f"{reason} ({_which(cases)})" for reason, cases in report.shortened.items()]
+    lines += [f"{reason} ({units.named(cases, SHOWN)})" for reason, cases in report.shortened.items()]
     if report.baselines is not None:
         lines += _written(report.baselines, results)
     lines += [_of_gone(stale, config) for stale in report.stale]
     unpoisoned = [of.case.id for of in results if any(note.about is About.UNPOISONED for note in of.notes)]
     if unpoisoned:
         remedy = "declare what the call writes with outputs= or inout="
-        lines.append(f"never poisoned, so old memory may pass: {_which(unpoisoned)}; {remedy}")
+        lines.append(f"never poisoned, so old memory may pass: {units.named(unpoisoned, SHOWN)}; {remedy}")
     if not settings.requested and any(skip.kind == NO_GPU for skip in report.skips):
         lines.append(try_the_simulator(config))
     return [line for line in lines if line]
@@ -133,7 +133,7 @@ def _of_gone(stale: ToPrune, config: pytest.Config) -> NextStep:
     number = len(stale.ids)
     gone = "1 recorded case no longer exists" if number == 1 else f"{number} recorded cases no longer exist"
     command = shlex.join(["gpukern", "baseline", "prune", file, "--case", *stale.patterns])
-    gone += f": {some_of(stale.ids)}; gpukern baseline rename keeps a record; to remove"
+    gone += f": {units.named(stale.ids, SHOWN)}; gpukern baseline rename keeps a record; to remove"
     return NextStep(gone, command)
 
 
@@ -199,21 +199,13 @@ def _written(report: WriteReport, results: Sequence[Result]) -> list[str]:
     busy = [of.case.id for of in results if of.case.id in recorded and _was_busy(of)]
     if busy:
         again = "record again while it is idle"
-        lines.append(f"recorded while other programs used the host: {_which(busy)}; {again}")
+        lines.append(f"recorded while other programs used the host: {units.named(busy, SHOWN)}; {again}")
     reasons = grouped((refusal.reason, refusal.case_id) for refusal in report.refused)
-    return lines + [f"not recorded: {reason} ({_which(cases)})" for reason, cases in reasons.items()]
+    return lines + [f"not recorded: {why} ({units.named(cases, SHOWN)})" for why, cases in reasons.items()]
 
 
 def _was_busy(result: Result) -> bool:
     return any((time.seen(LOAD, OTHERS_SHARE) or 0.0) >= BUSY_HOST for time in result.measurements)
-
-
-def some_of(ids: Sequence[str]) -> str:
-    return ", ".join(ids[:SHOWN]) + (", …" if len(ids) > SHOWN else "")
-
-
-def _which(cases: Sequence[str]) -> str:
-    return cases[0] if len(cases) == 1 else f"{len(cases)} cases, {cases[0]} among them"
 
 
 def shaping_options(config: pytest.Config) -> tuple[str, ...]:

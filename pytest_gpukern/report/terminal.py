@@ -13,7 +13,6 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.conclusion import FailureCard, cards, context, headline, others
 from pytest_gpukern.report.details import checks, device_work, observed_lines
 from pytest_gpukern.report.layout import Column, Line, table, wrapped
-from pytest_gpukern.report.records import some_of
 from pytest_gpukern.report.rows import COLUMNS, ResultRow, Timing, markup_of
 from pytest_gpukern.report.run import RunResults, Skip
 from pytest_gpukern.report.summary import (
@@ -155,9 +154,8 @@ def _remarks(kind: str, remarks: Sequence[Remark], width: int, details: str | No
     most = len(remarks) if details is None else _MOST_TOLD
     lines = []
     for remark in remarks[:most]:
-        labels, whole = remark.labels, details is None
-        named = some_of(labels) if whole else f"{labels[0]}, …"
-        who = labels[0] if len(labels) == 1 else f"{len(labels)} cases ({named})"
+        whole = details is None
+        who = units.named(remark.labels, 3 if whole else 1)
         first, *rest = remark.footnote.text.split("\n")
         subject = wrapped(f"{kind or 'note'} {who}: {first}", width)
         lines += [Line(line.text, markup_of(kind), (kind,)) for line in subject]

@@ -319,7 +319,7 @@ def test_a_new_time_of_a_recorded_case_is_no_new_case(gpu):
 
 def test_a_record_says_that_other_programs_used_the_host_meanwhile(gpu, monkeypatch):
     monkeypatch.setattr(records, "BUSY_HOST", 0.0)
-    told = f"gpukern: recorded while other programs used the host: 2 cases, {FIRST} among them; *"
+    told = f"gpukern: recorded while other programs used the host: {FIRST}, {SECOND}; *"
     gpu("--gpukern-baseline=create").stdout.fnmatch_lines([told])
     gpu().stdout.no_fnmatch_line("*recorded while*")
 
