@@ -34,7 +34,7 @@ def record_lines(report: RunResults, config: pytest.Config) -> list[str | NextSt
     settings, results = report.settings, report.results
     lines: list[str | NextStep] = []
     if settings.benchmark and settings.baseline == "compare":
-        lines += [_to_create(report, config), _to_accept(report, config), _to_keep(report)]
+        lines += [_to_create(report, config), _to_accept(report), _to_keep(report)]
     lines += [f"{reason} ({units.named(cases, SHOWN)})" for reason, cases in report.shortened.items()]
     if report.baselines is not None:
         lines += _written(report.baselines, results)
@@ -79,7 +79,7 @@ def _to_create(report: RunResults, config: pytest.Config) -> str | NextStep:
     return NextStep(label, shlex.join(command))
 
 
-def _to_accept(report: RunResults, config: pytest.Config) -> str | NextStep:
+def _to_accept(report: RunResults) -> str | NextStep:
     """Returns the command that accepts what became slower where no failure says it, or nothing.
 
     Each failed test has its own command; of many we show how one accepts them together.
@@ -90,9 +90,7 @@ def _to_accept(report: RunResults, config: pytest.Config) -> str | NextStep:
     ]
     if len(slower) <= SHOWN and all(result.nodeid in report.failures for result in slower):
         return ""
-    root = config.rootpath
-    moved = report.settings.run_file is not None and config.invocation_params.dir != root
-    return NextStep(f"{_are(slower)} slower; if that is meant{f' in {root}' * moved}", accept(report, slower))
+    return NextStep(f"{units.counted(len(slower), 'case')} slower; if that is meant", accept(report, slower))
 
 
 def accept(run: RunResults, slower: Sequence[Result]) -> str:
@@ -116,11 +114,8 @@ def _to_keep(report: RunResults) -> str | NextStep:
     """Returns the command that records what became faster, so that its loss is seen, or nothing."""
     faster = [result for result in _judged_as(VerdictKind.FASTER, report.results) if result.case.on_gpu]
     command = shlex.join(_update(report, faster))
-    return NextStep(f"{_are(faster)} faster; to gate at the new time", command) if faster else ""
-
-
-def _are(cases: Sequence[Result]) -> str:
-    return "1 case is" if len(cases) == 1 else f"{len(cases)} cases are"
+    label = f"{units.counted(len(faster), 'case')} faster; to gate at the new time"
+    return NextStep(label, command) if faster else ""
 
 
 def _judged_as(kind: VerdictKind, results: Sequence[Result]) -> list[Result]:

@@ -120,7 +120,7 @@ def test_an_improvement_passes_with_the_command_that_keeps_it(recorded, monkeypa
     result.stdout.fnmatch_lines(
         [
             "gpukern: 2 passed · of 2 times: 1 same, 1 faster",
-            f"gpukern: 1 case is faster; to gate at the new time: {update}",
+            f"gpukern: 1 case faster; to gate at the new time: {update}",
         ]
     )
 
