@@ -220,7 +220,7 @@ def test_all_forms_of_the_report_have_what_both_sides_came_to(changed):
     repeat = "pytest 'test_doubling.py::test_doubling[doubling/numba.first/n=8]' --gpu-benchmark"
     assert f"{repeat} --gpukern-against={base}" in first["repeat"]
     assert f"{repeat} --gpukern-against={base}" in comment
-    assert f"{base}…{base} with" in comment
+    assert f"run on {base} with uncommitted changes · compared with {base}" in comment
     assert "| base → now |" in comment
     assert "the label `slower on purpose`" in comment
     in_benchmarks_table = r"^test_doubling\[doubling/numba\.first/n=8\] +1\.099\d+ "

@@ -240,7 +240,7 @@ def test_a_pull_request_fails_where_it_makes_kernels_slower_or_wrong(tmp_path, o
     assert ("SLOWER" in told) == (kernels is SLOWER)
     base = origin.git("rev-parse", "main")[:7]
     assert f"--gpukern-against={base}" in told
-    assert f"{base}…{merge[:7]} · " in told
+    assert f"run on {merge[:7]} · compared with {base}" in told
     assert runner.comments_after("failure", PAGE)
     posts = ["api --method POST repos/mine/saxpy/issues/7/comments -F body=@comment.md"]
     assert runner.asked_of_github()[1:] == posts
