@@ -57,7 +57,7 @@ class Workspace(ABC):
 
     @abstractmethod
     def _make(self, name: str, form: Any, guard: int, placement: Placement | None) -> None:
-        """Makes a guarded input or output of a form, notes its place, and gives it to the variant."""
+        """Makes a guarded array where its placement says, notes its place, and gives it to the variant."""
 
     @abstractmethod
     def load(self, inputs: Mapping[str, Any]) -> None:
@@ -95,7 +95,7 @@ class Workspace(ABC):
     def _taken(self, output: str, value: Any) -> UsersArray | None:
         """Returns where an array of `array_type` lies, or None to refuse it."""
 
-    def _place(self, output: str) -> UsersArray:
+    def place(self, output: str) -> UsersArray:
         """Returns where an output lies now: the array that was returned, or ours."""
         return self._returned[output][0] if output in self._returned else self._places[output]
 
@@ -105,13 +105,13 @@ class Workspace(ABC):
 
     def compare(self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance) -> Comparison:
         """Compares an output with its reference, on the device if it lives there."""
-        place = self._place(output)
+        place = self.place(output)
         actual = self.fetch(output) if place.host is None else place.host
         return compare(actual, expected, tolerance, poison=self._poison or None)
 
     def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Copies an output to the host and waits for it."""
-        return self._place(output).fetch(into)
+        return self.place(output).fetch(into)
 
     @abstractmethod
     def digest(self) -> dict[str, int]:
@@ -130,7 +130,7 @@ class Workspace(ABC):
 
         We compute it where the output lives. None if its memory has gaps or is not all values.
         """
-        place = self._place(output)
+        place = self.place(output)
         elsewhere = place.on_device and (place.strides is not None or place.pointer % 4)
         return None if elsewhere else place.bits()
 

@@ -120,7 +120,7 @@ class CudaWorkspace(Workspace):
         self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance
     ) -> comparison.Comparison:
         """Compares on the device, or on the host if no kernel of ours fits dtype or strides."""
-        place = self._place(output)
+        place = self.place(output)
         if place.strides is None and place.nbytes:
             compared = compare_on_device(self._runtime, place, expected, tolerance, self._poison or None)
             if compared is not None:
@@ -153,7 +153,7 @@ class CudaWorkspace(Workspace):
             looked_at: dict[str, tuple[int, int]] = {}
             copy = early
             for name, nbytes in sizes.items():
-                place = self._place(name)
+                place = self.place(name)
                 if nbytes and place.strides is None:
                     looked_at[name] = copy, place.pointer + self._guarded[name].nbytes - nbytes
                     checked("cuMemcpyDtoHAsync", *looked_at[name], nbytes, int(self._runtime.stream.handle))

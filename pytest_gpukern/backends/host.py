@@ -40,7 +40,7 @@ class HostWorkspace(Workspace):
         self.arrays[name] = self._given(guarded.array)
 
     def _given(self, array: np.ndarray[Any, Any]) -> Any:
-        """Returns an array as the variant gets it."""
+        """Returns an array on the same memory, as the variant gets it; nobody would see a copy."""
         return array
 
     def _taken(self, output: str, value: Any) -> UsersArray | None:  # noqa: ARG002

@@ -318,11 +318,12 @@ class CheckedCalls(Launch):
     def digests(self) -> dict[str, str | None]:
         return {name: array.bits() for name, array in {**self.inputs, **self._captured}.items()}
 
+    def outputs(self) -> dict[str, UsersArray]:
+        return {**{name: output.array for name, output in self._outputs.items()}, **self._returned}
+
     def bits(self) -> dict[str, str | None]:
         """Returns a hash of each array that the call was given or has returned."""
-        declared = {name: output.array for name, output in self._outputs.items()}
-        arrays = {**self.inputs, **declared, **self._returned}
-        return {name: array.bits() for name, array in arrays.items()}
+        return {name: array.bits() for name, array in {**self.inputs, **self.outputs()}.items()}
 
     def _declare_region(self, name: str, region: Any, output: _Declared | None) -> None:
         """Notes which part of an output is written; raises DeclarationError if it does not fit."""

@@ -19,6 +19,7 @@ from msgspec import structs
 
 from pytest_gpukern.arrays.compare import POISONS, Comparison, Tolerance, dtype_missing
 from pytest_gpukern.backends.backend import Backend, Workspace
+from pytest_gpukern.backends.foreign_array import UsersArray
 from pytest_gpukern.backends.torch import why_not_launched
 from pytest_gpukern.check.diagnosis import (
     Diagnosis,
@@ -289,6 +290,9 @@ class Prepared(Launch):
 
     def digests(self) -> dict[str, int]:
         return self.workspace.digest()
+
+    def outputs(self) -> dict[str, UsersArray]:
+        return {name: self.workspace.place(name) for name in self.dataset.specs}
 
     def bits(self) -> dict[str, str | None]:
         return {name: self.workspace.bits(name) for name in self.dataset.specs}

@@ -194,6 +194,10 @@ class Launch(ABC):
         """Returns a hash of each input now."""
 
     @abstractmethod
+    def outputs(self) -> Mapping[str, UsersArray]:
+        """Returns where each output lies: what was written in place, or returned."""
+
+    @abstractmethod
     def bits(self) -> dict[str, str | None]:
         """Returns a hash of each output now."""
 

@@ -47,12 +47,14 @@ class ObserverRow:
         label: names what it sees in reports, such as `device memory`; the figures follow it.
         figures: name of each value that it may see → its label and unit, in the order of reports.
         in_reports: whether reports write what it sees; else only code that asks for it by name reads it.
+        waits: whether its `finish` may wait: then it looks after all others.
     """
 
     observer_class: str
     label: str = ""
     figures: Mapping[str, Figure] = field(default_factory=dict)
     in_reports: bool = True
+    waits: bool = False
 
 
 OBSERVERS = {
@@ -86,6 +88,7 @@ OBSERVERS = {
         "pytest_gpukern.measure.host_load:HostLoadObserver",
         "host",
         {"others_share": Figure("used by other programs", "share")},
+        waits=True,
     ),
     "card": ObserverRow(
         "pytest_gpukern.measure.card_state:CardObserver",
@@ -277,7 +280,8 @@ class Observers:
     def __init__(self, bench: Bench, rows: Mapping[str, ObserverRow] | None = None) -> None:
         rows = OBSERVERS if rows is None else rows
         self._all: list[Observer] = [
-            resolve_name(row.observer_class)(name, bench) for name, row in rows.items()
+            resolve_name(row.observer_class)(name, bench)
+            for name, row in sorted(rows.items(), key=lambda row: row[1].waits)
         ]
 
     def begin_test(self) -> None:

@@ -166,7 +166,8 @@ class RunResults:
         """Whether it was measured on cards that are not on record."""
         fingerprints = (of.fingerprint for known in self.history.values() for of in known.sessions)
         recorded = {of.device_uuid for of in fingerprints if of.device_uuid}
-        return bool(recorded) and recorded.isdisjoint(of.device_uuid for of in self.on_gpus())
+        used = {of.device_uuid for of in self.on_gpus()}
+        return bool(recorded and used) and recorded.isdisjoint(used)
 
     @property
     def is_record(self) -> bool:

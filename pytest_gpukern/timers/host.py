@@ -23,7 +23,7 @@ class HostTimer:
     Args:
         synchronize: waits for the device; does nothing for calls that stay on the host.
         flush: evicts the device's L2; None without a device.
-        clock: monotonic clock in nanoseconds.
+        clock: monotonic clock in nanoseconds, in place of the class's own.
     """
 
     name = "host"
@@ -32,17 +32,18 @@ class HostTimer:
     """Noise of a session's median in nanoseconds; the spread between sessions, 30 %, comes on top."""
     fixed_cost_ns = None
     queues = False
+    clock: Callable[[], int] = staticmethod(time.perf_counter_ns)
     _most_calls = 1 << 20
 
     def __init__(
         self,
         synchronize: Callable[[], None],
         flush: Callable[[], None] | None = None,
-        clock: Callable[[], int] = time.perf_counter_ns,
+        clock: Callable[[], int] | None = None,
     ) -> None:
         self._synchronize = synchronize
         self._flush = flush
-        self._clock = clock
+        self._clock = clock = clock or self.clock
         self._cpu_ns: list[float] = []
         self._calibrated = 0  # calls in a sample, if they may repeat
         self._iterations = 1  # calls in a sample of the last batch

@@ -83,4 +83,4 @@ STATES: dict[str, StateRow] = dict(sorted(_STATES.items(), key=lambda state: sta
 
 def severity(state: str) -> int:
     """Returns the place of a state among all, the worst first; other words come last."""
-    return STATES[state].severity if state in STATES else len(STATES)
+    return STATES[state].severity if state in STATES else 1 + max(row.severity for row in STATES.values())

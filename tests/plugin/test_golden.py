@@ -108,7 +108,7 @@ def agrees(text, name):
     golden = DATA / "golden" / f"{name}.txt"
     if os.environ.get("GPUKERN_WRITE_GOLDEN"):
         golden.write_text(text, encoding="utf-8")
-    assert text == golden.read_text(encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8"), "with GPUKERN_WRITE_GOLDEN=1 written anew"
 
 
 @pytest.mark.parametrize("name", RUNS)

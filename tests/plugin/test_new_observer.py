@@ -60,4 +60,5 @@ def test_a_file_and_a_row_are_enough(run, pytester, where):
     assert stored.measurements[0].observations["fan"] == {"speed_rpm": 2300}
     assert stored.observations == {"fan": {"moved_bytes": 2**20}}
     page = (pytester.path / "run.html").read_text(encoding="utf-8")
-    assert '["end_to_end/host/hot","fan","speed 2300 rpm"],["","fan","moved 1.00 MiB"]' in page
+    assert '["end_to_end/host/hot","fan","speed 2300 rpm"]' in page
+    assert '["","fan","moved 1.00 MiB"]' in page

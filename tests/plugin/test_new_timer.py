@@ -20,15 +20,14 @@ TIMERS["ticks"] = TIMERS["host"]._replace(
 """
 
 TIMER = """
+import functools
 import itertools
 from pytest_gpukern.timers.host import HostTimer
 
 class TicksTimer(HostTimer):
     name = "ticks"
 
-    def __init__(self, synchronize):
-        ticks = itertools.count(step=50_000)
-        super().__init__(synchronize, clock=lambda: next(ticks))
+    clock = functools.partial(next, itertools.count(step=50_000))
 """
 
 TESTS = """

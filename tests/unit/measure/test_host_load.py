@@ -12,7 +12,7 @@ from pytest_gpukern.baseline.record import trimmed_time
 from pytest_gpukern.measure import host_load
 from pytest_gpukern.measure.host_load import LOAD, OTHERS_SHARE, CpuTimes, share_of_others
 from pytest_gpukern.measure.measure import Repeated, Sampler, rule_for
-from pytest_gpukern.measure.observers import OBSERVERS, ObservedCall, Observers
+from pytest_gpukern.measure.observers import OBSERVERS, ObservedCall, Observer, ObserverRow, Observers
 
 READ = host_load.read
 
@@ -129,8 +129,20 @@ def test_what_is_looked_at_before_is_as_long_as_it_must_be(others):
     assert (timed(observers), others.waits) == (0.0, 1), "and all of that was then left behind"
 
 
-def test_it_waits_when_all_that_look_at_measurements_have_looked():
-    assert [*OBSERVERS][-2:] == ["load", "card"], "card looks at tests"
+class Noting(Observer):
+    """Notes in which order observers look."""
+
+    looked = []
+
+    def begin_test(self):
+        self.looked.append(self.name)
+
+
+def test_it_waits_when_all_others_have_looked_wherever_its_row_stands():
+    assert [name for name, row in OBSERVERS.items() if row.waits] == ["load"]
+    noting = f"{__name__}:Noting"
+    Observers(None, {"waits": ObserverRow(noting, waits=True), "other": ObserverRow(noting)}).begin_test()
+    assert Noting.looked[-2:] == ["other", "waits"]
 
 
 @pytest.mark.parametrize(("timer", "uses"), [("event", 0.4), ("host", None)])
