@@ -282,7 +282,7 @@ def _could_see(run: RunResults) -> str:
     if doubt == OTHER_CARD or run.on_another_card:
         doubt, remedy = OTHER_CARD, f"record this card, too: {record}"
     times = f" (median of {len(known)} times)" if len(known) > 1 else ""
-    return f"{doubt.sentence}: below {100 * unseen:.2g} % nothing is caught{times}; {remedy}"
+    return f"{doubt.sentence}: below {float(f'{100 * unseen:.2g}'):g} % nothing is caught{times}; {remedy}"
 
 
 def _compared_with(run: RunResults) -> str:

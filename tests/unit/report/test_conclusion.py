@@ -4,8 +4,10 @@ import pytest
 from made_up_results import measured, result, verdict
 from msgspec import structs
 
+from pytest_gpukern.baseline.record import Epoch, Record
 from pytest_gpukern.report.conclusion import cards, headline
 from pytest_gpukern.report.run import Failure, RunResults
+from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import Correctness, GateFailure
 
 GREW = GateFailure("SLOWER", "grew", "kernel/event/cold")
@@ -81,3 +83,15 @@ def judged_as(kind, ratio=1.0, backend="a", **fields):
 )
 def test_a_headline_begins_with_the_outcome_and_says_what_is_worst(run, text):
     assert str(headline(run, cards(run))) == text
+
+
+@pytest.mark.parametrize(("label", "told"), [("cupy.exp", True), ("host.exp", False)])
+def test_only_what_runs_on_a_gpu_can_be_on_another_card_than_recorded(label, told):
+    now, before = (
+        result(label, measured(), fingerprint=Fingerprint(device_uuid=uuid)) for uuid in ("A", "B")
+    )
+    run = RunResults(
+        [now],
+        history={now.nodeid: Record(now.case.id, (Epoch("2026-11-01T00:00:00+00:00", (before,)),), "x")},
+    )
+    assert run.on_another_card is told
