@@ -69,6 +69,7 @@ def told_of(path):
 
 def shown_on_the_page(run):
     page = file_content(Path("run.html"), [run]).decode()
+    assert len(page) < 1_500_000, "it is sent by mail, and opened on a phone"
     (shown,) = json.loads(re.search(r' id="data">(.*?)</script>', page, re.DOTALL)[1])["runs"]
     return shown
 

@@ -83,11 +83,14 @@ def test_what_is_invalid_or_wrong_is_not_published(gpu, pytester, monkeypatch):
     assert set(benchmarks_of(pytester)) == {ODD, TRANSFER}
 
 
-@pytest.mark.parametrize("option", ["--benchmark-autosave", "--benchmark-save=mine"])
-def test_what_is_saved_has_an_entry_each(gpu, pytester, option):
-    gpu("-k", "first", option)
+@pytest.mark.parametrize(
+    ("option", "scope", "entry"),
+    [("--benchmark-autosave", "kernel", KERNEL), ("--benchmark-save=mine", "transfer", TRANSFER)],
+)
+def test_what_is_saved_has_an_entry_each(gpu, pytester, option, scope, entry):
+    gpu("-k", "first", option, f"--gpukern-scope={scope}")
     (saved,) = pytester.path.rglob(".benchmarks/**/*.json")
-    assert set(benchmarks_of(pytester, saved)) == {KERNEL}
+    assert set(benchmarks_of(pytester, saved)) == {entry}
 
 
 def test_a_saved_run_is_compared_with_the_next(gpu, monkeypatch):

@@ -1,7 +1,9 @@
-"""Tests which exceptions mean that there is no GPU, and which are bugs."""
+"""Tests which exceptions mean that there is no GPU, and which are bugs.
+
+`tests/plugin/test_simulator.py` has those that Numba raises.
+"""
 
 import pytest
-from test_simulator_switch import run
 
 from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
 
@@ -83,42 +85,3 @@ def test_a_bug_in_the_users_own_handling_of_a_missing_gpu_stays_loud():
     broken_fallback = ImportError("my fallback is broken")
     broken_fallback.__context__ = NO_DRIVER
     assert missing_gpu_in_error(broken_fallback) is None
-
-
-REAL_ERRORS = """
-import json
-from numba import cuda, guvectorize, vectorize
-from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
-
-def copy(a, b):
-    b[0] = a[0]
-
-attempts = {
-    "vectorize": lambda: vectorize(["float32(float32)"], target="cuda")(abs_),
-    "cuda.vectorize": lambda: cuda.vectorize(["float32(float32)"])(abs_),
-    "guvectorize": lambda: guvectorize(["void(f4[:], f4[:])"], "(n)->(n)", target="cuda")(copy),
-    "eager jit": lambda: cuda.jit("void(float32[:])")(lambda a: None),
-    "device array": lambda: cuda.device_array(3),
-    "a misspelt option": lambda: vectorize(["float32(float32)"], target="cuda", bogus=1)(abs_),
-}
-def abs_(a):
-    return abs(a)
-
-found = {}
-for name, attempt in attempts.items():
-    try:
-        attempt()
-        found[name] = "nothing raised"
-    except Exception as exc:
-        found[name] = missing_gpu_in_error(exc)
-print(json.dumps([cuda.is_available(), found]))
-"""
-
-
-def test_what_numba_raises_without_a_driver_is_recognised():
-    available, found = run(REAL_ERRORS)
-    if available:
-        pytest.skip("there is a GPU here")
-    assert found.pop("a misspelt option") is None
-    begin = {name: (reason or "")[:21] for name, reason in found.items()}
-    assert begin == dict.fromkeys(found, "no GPU: no usable GPU")

@@ -1,18 +1,17 @@
-"""Tests which timer measures a call, and that a new timer needs one file and one row."""
+"""Tests which timer measures a call."""
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
 from pytest_gpukern.measure import by_timer
 from pytest_gpukern.measure.by_timer import measured_by
-from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable, open_timer
+from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable
 from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import DeviceWork, Measurement, Summary
-from pytest_gpukern.values.timer_table import TIMERS, TimerRow, auto_timers, timer_row
+from pytest_gpukern.values.timer_table import TIMERS, auto_timers, timer_row
 
 NO_CUPTI = TimerUnavailable("cupti-python is not installed")
 
@@ -249,39 +248,10 @@ def test_a_requested_timer_of_the_host_times_what_ends_on_the_host(opened, monke
         assert timed_by("ticks", scope) == measurement("ticks")
 
 
-# a new timer: one file and one row
-
-
-class Counter:
-    """A timer that nobody knew before."""
-
-    queues = True
-
-    def __init__(self, stream):
-        self.name, self.stream = "counter", stream
-
-    @classmethod
-    def on_stream(cls, stream, *, any_stream, queues):
-        return cls(stream)
-
-
-@pytest.fixture
-def counter(monkeypatch):
-    """The file and the row of one more timer, which `auto` takes before all others."""
-    module = ModuleType("counter_of_tests")
-    module.Counter = Counter
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    row = TimerRow(f"{module.__name__}:Counter", "the counter", 0.001, 0.002, 8.0, auto=-1)
-    monkeypatch.setitem(TIMERS, "counter", row)
-    return row
-
-
-def test_one_file_and_one_row_make_a_timer_that_is_opened_by_name_and_by_auto(counter):
-    opened = open_timer("counter", "s")
-    assert (type(opened), opened.stream) == (Counter, "s")
+def test_a_row_says_when_auto_takes_a_timer(monkeypatch):
+    """`tests/plugin/test_new_timer.py` adds a file for one."""
+    monkeypatch.setitem(TIMERS, "counter", TIMERS["event"]._replace(auto=-1))
     assert auto_timers()[:2] == ("counter", "cupti")
-    named = SimpleNamespace(by=lambda timer: measurement(timer.name))
-    assert timed_by("counter", call=named) == measurement("counter")
 
 
 def test_a_timer_that_a_newer_release_recorded_is_taken_for_the_worst():
