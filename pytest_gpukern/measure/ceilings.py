@@ -128,12 +128,10 @@ def load_or_measure(
 ) -> Ceilings:
     """Returns the ceilings of the device that `fingerprint` describes, from the cache or measured now.
 
-    We store them for the next process, unless one could not be measured. Without a real device nothing is
-    measured. Hold the device's lock: others would disturb the measurement. Processes that wait for the lock
-    then find the file that the first one wrote. `warn` is called with a line for each thing that was odd.
+    We store them for the next process, unless one could not be measured. Hold the device's lock: others would
+    disturb the measurement, and processes that wait for the lock find the first one's file. `warn` is called
+    with a line for each thing that was odd.
     """
-    if fingerprint.device_uuid is None or fingerprint.is_simulated:
-        return Ceilings()
     known = {"method": _METHOD, **{name: getattr(fingerprint, name) for name in _DEPENDS_ON}}
     encoded = msgspec.json.format(msgspec.json.encode(known, order="sorted"), indent=0)
     digest = hashlib.sha256(encoded).hexdigest()[:12]

@@ -86,14 +86,6 @@ def test_what_was_measured_is_read_the_next_time(tmp_path):
     assert first.warnings == second.warnings == []
 
 
-@pytest.mark.parametrize("change", [{"device_uuid": None}, {"is_simulated": True}])
-def test_without_a_real_device_nothing_is_measured_or_stored(tmp_path, change):
-    measuring = Measuring()
-    assert measuring.load(tmp_path, structs.replace(FINGERPRINT, **change)) == Ceilings()
-    assert measuring.count == 0
-    assert list(tmp_path.iterdir()) == []
-
-
 CHANGES = {
     "device_uuid": "GPU-9e8d35e3-a134-0fdd-0e01-23811fdbd293",
     "device_model_key": "nvidia-h200-mig-1g_18gb",
