@@ -45,11 +45,6 @@ def test_what_is_not_known_is_none():
         assert facts.machine_code_sha256 is None
 
 
-def test_without_kernels_there_are_no_facts():
-    assert kernel_facts([COPY], (9, 0)) == ()
-    assert kernel_facts([], (9, 0)) == ()
-
-
 TAGS = "B2v2B94cw51cXTLSUwv1sCUt9Ww0FEw09RRQPKzLTg4gaGKFsG2oMQGEYakJSQB1PQBk0Bynm21OiwU1a0UoLGhDpQE8oxrNQE_3d"
 NUMBA = f"_ZN6cudapy6suites8on_numba4make12_3clocals_3e11grid_stride{TAGS}E5ArrayIfLi2E1A8readonly7alignedEx"
 LAMBDA = f"_ZN6cudapy6suites12_3clambda_3e{TAGS}E5ArrayIdLi1E1C7mutable7alignedE"

@@ -32,16 +32,6 @@ from pytest_gpukern.values.result import Measurement, Summary
 FLOOR = Floor(43_900.0, "216 MB at 4.92 TB/s, the memory's theoretical bandwidth")
 
 
-def test_a_time_below_the_floor_is_named_with_its_bound_and_the_likely_causes():
-    found = below_floor(12_345, FLOOR)
-    assert found.startswith(
-        "12.3 µs is impossible: 216 MB at 4.92 TB/s, the memory's theoretical bandwidth, "
-        "take at least 43.9 µs. "
-    )
-    for cause in ("another stream", "declared bytes or flops", "in a cache"):
-        assert cause in found
-
-
 def test_clocks_and_ticks_get_the_benefit_of_the_doubt():
     assert below_floor(0.98 * 43_900, FLOOR) is None
     assert below_floor(0.98 * 43_900 - 1, FLOOR) is not None
@@ -80,13 +70,6 @@ def test_a_clock_patched_inside_our_own_modules_is_named(monkeypatch, fake):
     monkeypatch.setattr(measure, "time", fake)
     found = ClockGuard().fault(ClockGuard().read())
     assert "the clock pytest_gpukern.measure.measure.time was replaced" in found
-
-
-def test_a_function_of_ours_that_has_a_clocks_name_is_no_patch():
-    from pytest_gpukern.report import units
-
-    assert units.time is not time
-    assert list(clocks.replaced_clocks()) == []
 
 
 def test_a_package_whose_name_begins_like_ours_may_call_anything_time(monkeypatch):
@@ -182,7 +165,9 @@ def test_a_time_below_what_the_hardware_can_do_is_invalid():
     floor = Floor(2000.0, "1 GB at 4.8 TB/s")
     watch = plausible(floor=floor)
     found = finished(watch, 1000.0).invalid
-    assert found.startswith("1 µs is impossible: 1 GB at 4.8 TB/s, take at least 2 µs")
+    assert found.startswith("1 µs is impossible: 1 GB at 4.8 TB/s, take at least 2 µs. ")
+    for cause in ("another stream", "declared bytes or flops", "in a cache"):
+        assert cause in found
     assert finished(watch, 1990.0).invalid is None
     coarse = plausible(floor=floor, resolution_ns=1000.0)
     assert finished(coarse, 1000.0).invalid is None, "the timer cannot tell"
