@@ -32,7 +32,7 @@ class HostTimer:
     """Noise of a session's median in nanoseconds; the spread between sessions, 30 %, comes on top."""
     fixed_cost_ns = None
     queues = False
-    clock: Callable[[], int] = staticmethod(time.perf_counter_ns)
+    clock_ns: Callable[[], int] = staticmethod(time.perf_counter_ns)
     _most_calls = 1 << 20
 
     def __init__(
@@ -43,7 +43,7 @@ class HostTimer:
     ) -> None:
         self._synchronize = synchronize
         self._flush = flush
-        self._clock = clock = clock or self.clock
+        self._clock = clock = clock or self.clock_ns
         self._cpu_ns: list[float] = []
         self._calibrated = 0  # calls in a sample, if they may repeat
         self._iterations = 1  # calls in a sample of the last batch

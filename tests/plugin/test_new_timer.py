@@ -27,7 +27,7 @@ from pytest_gpukern.timers.host import HostTimer
 class TicksTimer(HostTimer):
     name = "ticks"
 
-    clock = functools.partial(next, itertools.count(step=50_000))
+    clock_ns = functools.partial(next, itertools.count(step=50_000))
 """
 
 TESTS = """
