@@ -8,29 +8,12 @@ import threading
 
 import numpy as np
 import pytest
+from cupti_scenarios import SPIN as SOURCE
 from on_device import opened
 
 from pytest_gpukern.timers.timer import Iteration, TimerUnavailable
 
 TICK_NS = 32
-SOURCE = r"""
-__device__ void wait(unsigned long long ns, unsigned long long *spun) {
-  unsigned long long start, now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
-  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); while (now - start < ns);
-  *spun = now - start;
-}
-extern "C" __global__ void spin(unsigned long long ns, unsigned long long *spun) { wait(ns, spun); }
-extern "C" __global__ void spin_again(unsigned long long ns, unsigned long long *spun) { wait(ns, spun); }
-extern "C" __global__ void shaped(float *out) {
-  __shared__ float tile[256];
-  extern __shared__ float more[];
-  int i = threadIdx.y * blockDim.x + threadIdx.x;
-  tile[i] = more[i] = i;
-  __syncthreads();
-  if (blockIdx.x == 0) out[i] = tile[255 - i] + more[i ^ 1];
-}
-"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -428,7 +411,7 @@ READS_BEFORE_AND_AFTER = """
 import sys
 import numpy as np
 sys.path.insert(0, {here!r})
-from test_cupti_timer import SOURCE
+from cupti_scenarios import SPIN as SOURCE
 from cuda.core import LaunchConfig, launch
 from pytest_gpukern.gpu.runtime import DeviceArray, runtime
 from pytest_gpukern.timers.timer import Iteration
@@ -457,7 +440,7 @@ def test_between_recordings_events_read_what_they_read_without_cupti(tmp_path):
     """In a process of its own, where nothing has attached CUPTI before."""
     from pathlib import Path
 
-    script = READS_BEFORE_AND_AFTER.format(here=str(Path(__file__).parent))
+    script = READS_BEFORE_AND_AFTER.format(here=str(Path(__file__).parents[1]))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     before, recorded, after = map(float, done.stdout.split())
     assert 20_000 <= recorded < 22_000
