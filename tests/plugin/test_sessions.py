@@ -309,7 +309,10 @@ def test_an_interrupt_while_sessions_are_recorded_writes_nothing_and_leaves_no_p
     assert run.returncode == pytest.ExitCode.INTERRUPTED
     assert not [pid for pid, *_ in sessions_of(pytester) if is_alive(int(pid))]
     assert not (pytester.path / "baselines").exists()
-    assert "not recorded: the run ended before 5 sessions had measured it (doubling/numba.first/n=8, " in output.read_text()
+    assert (
+        "not recorded: the run ended before 5 sessions had measured it (doubling/numba.first/n=8, "
+        in output.read_text()
+    )
 
 
 def test_a_confirmed_slowdown_is_accepted_from_the_run_file_with_sessions_enough_to_gate_at_once(

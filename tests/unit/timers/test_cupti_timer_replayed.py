@@ -220,10 +220,10 @@ def test_no_thread_is_named_while_nothing_has_asked_for_cupti(replay):
 
 
 def did(*activities):
-    """Kernels that began and ended then; those named `ours` are not the call's."""
+    """Kernels that began and ended then, of the first call or the one of that number, or `ours`."""
     return [
-        Activity("kernel", name, began, ended, 7, OURS if name == "ours" else OURS + 1)
-        for name, began, ended in activities
+        Activity("kernel", name, began, ended, 7, OURS + (name != "ours") * (call[0] if call else 1))
+        for name, began, ended, *call in activities
     ]
 
 
@@ -238,6 +238,9 @@ def did(*activities):
         ([("a", 0, 5000), ("b", 100, 200), ("ours", 1000, 2000), ("ours", 2000, 3000)], "a"),
         ([("a", 0, 500), ("b", 500, 1500), ("ours", 1000, 2000)], "b"),
         ([("a", 0, 1000), ("b", 100, 2000)], ""),
+        ([("a", 0, 1000), ("b", 900, 2000, 2)], ""),
+        ([("a", 0, 1000), ("b", 899, 2000, 2)], "a"),
+        ([("a", 0, 3000), ("b", 1000, 2000), ("c", 2000, 4000, 2), ("d", 3800, 5000, 3)], "ac"),
     ],
 )
 def test_work_beside_ours_overlaps_by_more_than_rounding(activities, beside):
