@@ -1,18 +1,24 @@
-"""Measures tests again in child sessions, one whole session after the other, and says which do not count."""
+"""Measures tests again in child sessions, one whole session after the other, and records what counts."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
+from pytest_gpukern.baseline.merge import WriteReport, confirmed_slower, sessions_to_record
 from pytest_gpukern.baseline.store import unfit
 from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.sessions import ChildRun, ChildSessions
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import Result, SessionRole
 from pytest_gpukern.values.untrusted_json import first_line
+
+if TYPE_CHECKING:
+    from pytest_gpukern.run.environment import Environment
 
 SESSIONS_TO_RECORD = 3
 """Fewest sessions of a record if some of them died: with fewer its spread is not known."""
@@ -82,3 +88,99 @@ def _why_refused(run: ChildRun, nodeid: str) -> str | None:
     if outcome != "passed":
         return f"{outcome}: {first_line(text)}"
     return "it measured nothing" if result is None else unfit(result)
+
+
+class Recording:
+    """Records what a run found: of each test its own session, and as many more as were asked for.
+
+    Attributes:
+        extra: test → what its further sessions came to; None where the run ended before they began.
+        short: why fewer sessions of some cases are recorded → their ids.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self._store, self._environment = environment.store, environment
+        self.extra: dict[str, ExtraSessions] = {}
+        self.short: dict[str, list[str]] = {}
+        self._has_measured = False
+
+    def measure(
+        self,
+        results: Mapping[str, Result],
+        failed: Callable[[str], bool],
+        cards: Collection[str],
+        telling: Callable[[str], Callable[[int, int], None]],
+    ) -> None:
+        """Measures each test that is to be recorded in further sessions.
+
+        What a worker of xdist measured on its GPU, one of `cards`, is measured on that one again. `failed`
+        says whether a test failed by itself. `telling` makes a callable that shows how far we are.
+        """
+        environment, sessions = self._environment, self._environment.settings.sessions
+        nodeids = [
+            nodeid
+            for nodeid, result in results.items()
+            if not (failed(nodeid) or self._is_other_code(result)) and self._would_write(result)
+        ]
+        done, count = 0, sessions - 1
+        progress = telling(f"tests in {count} more sessions")
+
+        def show(number: int, finished: int, total: int) -> None:
+            progress(done + total * (number - 2) + finished, len(nodeids) * count)
+
+        on_cards = ((results[nodeid].fingerprint.device_uuid, nodeid) for nodeid in nodeids)
+        by_gpu = grouped((uuid if uuid in cards else None, nodeid) for uuid, nodeid in on_cards)
+        for uuid, tests in by_gpu.items():
+            self.extra |= measure_extra_sessions(
+                dataclasses.replace(environment.children, card=uuid or environment.children.card),
+                tests,
+                range(2, sessions + 1),
+                environ=environment.gpu.for_children,
+                progress=show,
+            )
+            done += len(tests) * count
+        self._has_measured = True
+
+    def write(
+        self,
+        results: Mapping[str, Result],
+        sessions: Mapping[str, Sequence[Result]],
+        failed: Callable[[str], bool],
+    ) -> WriteReport:
+        """Writes the baselines; `sessions` are a test's other ones. A file that cannot be written is told."""
+        for nodeid, result in results.items():
+            self._record(nodeid, result, sessions[nodeid], failed=failed(nodeid))
+        return self._store.flush()
+
+    def _record(self, nodeid: str, result: Result, sessions: Sequence[Result], *, failed: bool) -> None:
+        store, wanted, extra = self._store, self._environment.settings.sessions, self.extra.get(nodeid)
+        to_record = sessions_to_record(result, sessions)
+        few = extra is not None and (extra.refused or len(to_record) < SESSIONS_TO_RECORD)
+        if failed or not self._would_write(result):
+            store.add(result, model_key=self._model_key(result), test_failed=failed)  # it says why
+        elif self._is_other_code(result):
+            store.refuse(result.case, "slower than its current epoch: use --gpukern-baseline=update")
+        elif wanted > 1 and not self._has_measured:
+            store.refuse(result.case, f"the run ended before {wanted} sessions had measured it")
+        elif extra is not None and extra.reason is not None and few:
+            store.refuse(result.case, extra.reason)
+        else:
+            if extra is not None and extra.reason is not None:
+                shortfall = f"{len(to_record)} of {wanted} sessions recorded: {extra.reason}"
+                self.short.setdefault(shortfall, []).append(result.case.id)
+            for session in to_record:
+                store.add(session, model_key=self._model_key(result))
+
+    def _is_other_code(self, result: Result) -> bool:
+        """Returns whether a result would be appended to an epoch that it was confirmed to be slower than.
+
+        With both times in it, the epoch would spread so far that later slowdowns are missed.
+        """
+        appends = self._environment.settings.baseline == "append"
+        return appends and result.case.on_gpu and confirmed_slower(result)
+
+    def _would_write(self, result: Result) -> bool:
+        return self._store.would_write(result, model_key=self._model_key(result))
+
+    def _model_key(self, result: Result) -> str:
+        return self._environment.gpu.model_key(on_gpu=result.case.on_gpu)

@@ -30,7 +30,6 @@ from pytest_gpukern.session.stash import (
     tell,
     workers_of,
 )
-from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.options import measures, plugin_requested
 from pytest_gpukern.values.phases import ACCOUNT, add_to, phase
 from pytest_gpukern.values.untrusted_json import FileError, built, first_line
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.baseline.store import KnownCases, ToPrune
     from pytest_gpukern.findings.common_shift import Shift
     from pytest_gpukern.report.run import Failure, RunResults, Skip
-    from pytest_gpukern.run.extra_sessions import ExtraSessions
+    from pytest_gpukern.run.extra_sessions import Recording
     from pytest_gpukern.values.fingerprint import Fingerprint
     from pytest_gpukern.values.result import JsonDict, Result
 
@@ -94,8 +93,6 @@ class Controller:
         self._history: dict[str, Record] = {}
         self._shift: Shift | None = None
         self._since_record: list[str] = []
-        self._extra: dict[str, ExtraSessions] | None = None
-        self._short: dict[str, list[str]] = {}
         self._stale: list[ToPrune] = []
         self._finished = 0
         self._selected: dict[str, None] = {}
@@ -297,8 +294,8 @@ class Controller:
             and not self._config.getoption("collectonly")
         ):
             with phase("recording sessions"):
-                self._extra = self._measure_extra_sessions()
-            for nodeid, extra in self._extra.items():
+                self._recording.measure(self._results, self._failed_by_itself, self._cards, self._telling)
+            for nodeid, extra in self._recording.extra.items():
                 self._sessions[nodeid] += extra.results
         return looped
 
@@ -426,7 +423,7 @@ class Controller:
             compared_with=self._ahead.compared_with,
             heading=self._ahead.heading,
             baselines=self._baselines,
-            shortened=self._short,
+            shortened=self._recording.short if self._writes_baselines else {},
             stale=self._stale,
             shaping=shaping_options(self._config),
             files=self._files,
@@ -469,9 +466,7 @@ class Controller:
         environment = environment_of(self._config)
         known = self._known_and_left if settings_of(self._config).code else self._known
         if self._writes_baselines:
-            for nodeid, result in self._results.items():
-                self._record(nodeid, result)
-            self._baselines = environment.store.flush()
+            self._baselines = self._recording.write(self._results, self._sessions, self._failed_by_itself)
             self._problems += [str(error) for error in self._baselines.errors]
         for cases, model_key in self._by_model(known):
             with contextlib.suppress(FileError):  # reported elsewhere
@@ -479,82 +474,16 @@ class Controller:
                 skipped = cases.why_gone in self._skipped_files.values()
                 self._stale += [stale] if stale.ids and not skipped else []
 
+    @functools.cached_property
+    def _recording(self) -> Recording:
+        from pytest_gpukern.run.extra_sessions import Recording
+
+        return Recording(environment_of(self._config))
+
     @property
     def _writes_baselines(self) -> bool:
         settings = settings_of(self._config)
         return settings.benchmark and settings.baseline not in ("compare", "off")
-
-    def _measure_extra_sessions(self) -> dict[str, ExtraSessions]:
-        """Measures each test to be recorded in extra sessions, one whole session after the other.
-
-        What a worker of xdist measured on its GPU is measured on that one again.
-        """
-        from pytest_gpukern.run.extra_sessions import measure_extra_sessions
-
-        environment, settings = environment_of(self._config), settings_of(self._config)
-        nodeids = [
-            nodeid
-            for nodeid, result in self._results.items()
-            if not self._failed_by_itself(nodeid)
-            and not self._is_other_code(result)
-            and environment.store.would_write(result, model_key=self._model_key(result))
-        ]
-        extra: dict[str, ExtraSessions] = {}
-        done, count = 0, settings.sessions - 1
-        progress = self._telling(f"tests in {count} more sessions")
-
-        def show(number: int, finished: int, total: int) -> None:
-            progress(done + total * (number - 2) + finished, len(nodeids) * count)
-
-        cards = {nodeid: self._results[nodeid].fingerprint.device_uuid for nodeid in nodeids}
-        by_gpu = grouped((uuid if uuid in self._cards else None, nodeid) for nodeid, uuid in cards.items())
-        for uuid, tests in by_gpu.items():
-            extra |= measure_extra_sessions(
-                dataclasses.replace(environment.children, card=uuid or environment.children.card),
-                tests,
-                range(2, settings.sessions + 1),
-                environ=environment.gpu.for_children,
-                progress=show,
-            )
-            done += len(tests) * count
-        return extra
-
-    def _record(self, nodeid: str, result: Result) -> None:
-        from pytest_gpukern.baseline.merge import sessions_to_record
-        from pytest_gpukern.run.extra_sessions import SESSIONS_TO_RECORD, ExtraSessions
-
-        store, model_key = environment_of(self._config).store, self._model_key(result)
-        asked = settings_of(self._config).sessions
-        by_itself = self._failed_by_itself(nodeid)
-        if by_itself or not store.would_write(result, model_key=model_key):
-            store.add(result, model_key=model_key, test_failed=by_itself)  # it says why
-            return
-        if self._is_other_code(result):
-            store.refuse(result.case, "slower than its current epoch: use --gpukern-baseline=update")
-            return
-        if self._extra is None and asked > 1:
-            store.refuse(result.case, f"the run ended before {asked} sessions had measured it")
-            return
-        extra = (self._extra or {}).get(nodeid, ExtraSessions())
-        to_record = sessions_to_record(result, self._sessions[nodeid])
-        if extra.reason is not None and (extra.refused or len(to_record) < SESSIONS_TO_RECORD):
-            store.refuse(result.case, extra.reason)
-            return
-        if extra.reason is not None:
-            shortfall = f"{len(to_record)} of {asked} sessions recorded: {extra.reason}"
-            self._short.setdefault(shortfall, []).append(result.case.id)
-        for session in to_record:
-            store.add(session, model_key=model_key)
-
-    def _is_other_code(self, result: Result) -> bool:
-        """Returns whether a result would be appended to an epoch that it was confirmed to be slower than.
-
-        With both times in it, the epoch would spread so far that later slowdowns are missed.
-        """
-        from pytest_gpukern.baseline.merge import confirmed_slower
-
-        appends = settings_of(self._config).baseline == "append"
-        return appends and result.case.on_gpu and confirmed_slower(result)
 
     def _model_key(self, result: Result) -> str:
         return environment_of(self._config).gpu.model_key(on_gpu=result.case.on_gpu)
