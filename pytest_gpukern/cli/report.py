@@ -56,7 +56,7 @@ def declare_forms(parser: argparse.ArgumentParser) -> None:
 def _run(known: argparse.Namespace) -> int:
     runs = runs_of(known.files, known.output, known.text)
     status = tell(runs, known)
-    several = len(runs) > 1 or any(is_baseline(file) for path in known.files for file in report_files(path))
+    several = len(runs) > 1 or any(run.record_of for run in runs)
     if known.output is None and several and (lines := _trend_lines(trends(runs))):
         exits.show(["", *lines])
     return status

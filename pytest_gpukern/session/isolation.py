@@ -45,7 +45,8 @@ class Isolation:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._given = given = Assignment.of(config)
+        given = Assignment.of(config)
+        self._is_worker = given is not None
         self._cards = [given.card, *given.others] if given is not None else [device_uuid(config)]
         self._process: Process | None = None
         self._mine: list[pytest.Item] = []
@@ -69,7 +70,7 @@ class Isolation:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
         """Has a worker's process collect while the worker does."""
-        if self._given is not None:
+        if self._is_worker:
             self._begin()
 
     @pytest.hookimpl(wrapper=True)
@@ -87,7 +88,7 @@ class Isolation:
             self._tear_down()
             raise
         finally:
-            if self._given is None:
+            if not self._is_worker:
                 self._end()
 
     @pytest.hookimpl(tryfirst=True)
@@ -97,11 +98,11 @@ class Isolation:
         if may_use_gpu(item):
             item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
             self._run(item, following)
-            if self._given is not None and nextitem is None:
+            if self._is_worker and nextitem is None:
                 tear_down(item, None)
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
             return True
-        if self._given is not None:  # xdist takes reports of the current test alone
+        if self._is_worker:  # xdist takes reports of the current test alone
             tear_down(item, item)
             if self._last is not None:
                 self._last.item = item
@@ -119,7 +120,7 @@ class Isolation:
         A worker knows one test ahead only. If that one runs elsewhere, the item's parent has wider fixtures
         stay until the next test here is known.
         """
-        if self._given is None:
+        if not self._is_worker:
             return self._next[item]
         elsewhere = nextitem is not None and may_use_gpu(nextitem) != may_use_gpu(item)
         return item.parent if elsewhere else nextitem
@@ -192,7 +193,7 @@ class Isolation:
             return
         worker = getattr(self._config, "workerinput", {})
         # A worker does not know yet which tests are its own.
-        request = ChildRequest(tuple(item.nodeid for item in self._mine) if self._given is None else ())
+        request = ChildRequest(tuple(item.nodeid for item in self._mine) if not self._is_worker else ())
         begin = structs.replace(
             self._children.begin(self._process, request, judges=True, basetemp=self._basetemp()),
             environ=environment_of(self._config).gpu.for_children,
