@@ -58,7 +58,7 @@ class Broken(NamedTuple):
     Attributes:
         fault: what is wrong with a call of it; None if that depends on what the output holds.
         words: a pattern of what its diagnosis says; `{n}` is the number of elements, `{last}` one less.
-        as_variant: the same of a variant, which meets fewer contents; None if nothing is found.
+        as_variant: the same of a variant, which meets other contents.
         declared: further arguments of the marker, or of a variant.
     """
 
@@ -66,7 +66,7 @@ class Broken(NamedTuple):
     does: str
     fault: str | None
     words: str
-    as_variant: str | None = ""
+    as_variant: str = ""
     declared: dict = {}
 
     @property
@@ -109,11 +109,11 @@ BROKEN = (
         declared={"determinism": "bitwise"},
     ),
     # right over some contents only
-    Broken("writes over NaN", "if out[i] != out[i]: out[i] = right", *SOME, STALE),
+    Broken("writes over NaN", "if out[i] != out[i]: out[i] = right", *SOME),
     Broken("adds to numbers", "if True: out[i] = right if out[i] != out[i] else out[i] + right", *SOME),
-    Broken("keeps what is larger", "if not out[i] > right: out[i] = right", *SOME, None),
+    Broken("keeps what is larger", "if not out[i] > right: out[i] = right", *SOME),
     Broken("keeps what is smaller", "if not out[i] < right: out[i] = right", *SOME, STALE),
-    Broken("takes zero for done", "if out[i] != 0: out[i] = right", *SOME, None),
+    Broken("takes zero for done", "if out[i] != 0: out[i] = right", *SOME),
     Broken("takes what is near", "if not abs(out[i] - right) <= right: out[i] = right", *SOME, STALE),
 )
 

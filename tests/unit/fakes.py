@@ -112,7 +112,7 @@ def case_of(prepare, backend="numba", problem=None, **arguments):
 
 def measuring(**changes):
     """Settings of a run that measures, by events unless it says otherwise."""
-    return Settings(benchmark=True, requested=True, **{"timer": "event", **changes})
+    return Settings(requested=True, **{"benchmark": True, "timer": "event", **changes})
 
 
 def run(case, environment, marker=None, *, checked=False):

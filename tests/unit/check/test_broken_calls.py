@@ -11,6 +11,7 @@ from fakes import FakeEnvironment, case_of, doubling, measuring, run
 from test_checked_calls import X, checks_of, make
 from test_determinism import LOOSE
 
+from pytest_gpukern.arrays.compare import draw_poisons
 from pytest_gpukern.check.diagnosis import IncorrectError
 from pytest_gpukern.check.verify import check_against_reference
 
@@ -34,18 +35,19 @@ def test_a_broken_call_gets_the_diagnosis_of_its_fault_at_once_or_when_it_is_ver
     assert row.says(found.message, 9)
 
 
-def as_variant(row, gpu, cache="cold", since=0):
+def as_variant(row, gpu, since=0, **settings):
+    gpu.poisons = draw_poisons("a run draws its own")
     call, problem = on_host(compiled(row.does, since)), doubling(9, **LOOSE)
     case = case_of(lambda a, out: functools.partial(call, a, out), problem=problem, **row.declared)
-    return run(case, FakeEnvironment(gpu, settings=measuring(cache=cache)))
+    return run(case, FakeEnvironment(gpu, settings=measuring(**settings)))
 
 
 @EACH
-def test_a_broken_variant_gets_the_diagnosis_of_its_fault_and_has_no_times(row, gpu, timer):
-    result = as_variant(row, gpu)
-    assert (result.diagnosis is None) is (row.as_variant is None)
-    assert result.diagnosis is None or row.says(result.diagnosis, 9, as_variant=True)
-    assert (result.measurements == ()) is (result.diagnosis is not None)
+@pytest.mark.parametrize("times", [True, False])
+def test_a_broken_variant_gets_the_diagnosis_of_its_fault_and_has_no_times(row, times, gpu, timer):
+    result = as_variant(row, gpu, benchmark=times)
+    assert row.says(result.diagnosis, 9, as_variant=True)
+    assert result.measurements == ()
 
 
 @pytest.mark.parametrize("row", [row for row in BROKEN if row.is_always_wrong], ids=lambda row: row.name)
@@ -53,7 +55,7 @@ def test_a_broken_variant_gets_the_diagnosis_of_its_fault_and_has_no_times(row, 
 @pytest.mark.parametrize("since", [5, 6, 60])
 def test_what_turns_wrong_once_it_is_timed_is_incorrect(row, since, cache, gpu, timer, events):
     """Five launches are checked and fifty warm up, so each of these turns wrong before its timing ends."""
-    result = as_variant(row, gpu, cache, since)
+    result = as_variant(row, gpu, since, cache=cache)
     first, _, wrong = result.diagnosis.partition("\n")
     assert first == "correct before timing, wrong after it"
     written = row.fault == "input modified"  # for good, since nobody fills it again

@@ -324,10 +324,12 @@ def answer_of(dataset):
     ],
 )
 def test_two_launches_find_different_poisons_and_one_more_the_answer_before(options, poisoned, after):
-    """Of one set alone a second launch is made only if no other check follows."""
+    """Of one set alone a second launch is made only if no other check follows, of three two over numbers."""
     found, prepared = watched(**options)
     assert len({*found[:poisoned]} & {*POISONS}) == poisoned
-    assert found[poisoned:] == [answer_of(prepared.datasets[number]) for number in after]
+    answers = [answer_of(prepared.datasets[number]) for number in after]
+    assert found[poisoned : poisoned + len(answers)] == answers
+    assert len(found[poisoned + len(answers) :]) == (2 if options.get("contents") == 3 else 0)
 
 
 @pytest.mark.parametrize("poison", POISONS)

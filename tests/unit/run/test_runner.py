@@ -293,9 +293,9 @@ def test_in_the_simulator_a_case_is_launched_twice_and_not_measured(gpu, timer, 
     assert events.count("launch") == 2
 
 
-def test_diagnosing_launches_on_two_sets_and_over_the_answer_of_one_of_them(gpu, events):
+def test_diagnosing_launches_on_two_sets_over_the_answer_of_one_of_them_and_over_numbers(gpu, events):
     assert diagnose_case(case_of(noting(events)), FakeEnvironment(gpu)) is None
-    assert events == [*["poison", "launch", "fill"] * 2, "launch", "close"]
+    assert events == [*["poison", "launch", "fill"] * 2, "launch", *["poison", "launch"] * 2, "close"]
 
 
 def context_of(environment, marker=None):
