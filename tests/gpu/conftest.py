@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cupti_scenarios import Gpu
 from made_up_runs import whole_run
-from on_device import SPIN
 
 HERE = Path(__file__).parent
 
@@ -68,19 +68,16 @@ def runtime():
 
 
 @pytest.fixture
-def spin(runtime):
-    """Makes launches of a kernel that spins for so many nanoseconds, loaded and run once."""
-    from cuda.core import LaunchConfig, launch
+def calls():
+    """Makes calls on the device, each loaded and run once, as the scenarios do that are recorded."""
+    made = Gpu()
+    with made.closing:
+        yield made
 
-    kernel = runtime.kernel(SPIN, "spin")
-    config = LaunchConfig(grid=1, block=1)
 
-    def make(ns, stream=None):
-        return lambda: launch(stream or runtime.stream, config, kernel, np.uint64(ns))
-
-    make(1000)()
-    runtime.synchronize()
-    return make
+@pytest.fixture
+def spin(calls):
+    return calls.spin
 
 
 @pytest.fixture

@@ -54,12 +54,6 @@ def test_a_short_call_is_captured_often_enough_to_read_close_to_its_time(timer, 
     assert ns <= np.median(batch.samples_ns) <= ns + 2500
 
 
-def test_the_slope_tells_two_spins_apart_by_their_difference_within_1_percent(timer, spin):
-    slow, fast = (timer.node_time_ns(Iteration(spin(ns))) for ns in (60_000, 50_000))
-    assert slow - fast == pytest.approx(10_000, rel=0.01)
-    assert 50_000 <= fast <= 52_500
-
-
 def test_a_cold_graph_on_rotated_buffers_is_slower_than_a_hot_one_on_one_buffer(runtime, timer, array):
     from pytest_gpukern.timers.graph import sets_needed
 
@@ -97,7 +91,7 @@ def test_what_comes_before_is_run_ahead_of_each_replay_and_not_timed(timer, spin
 
 
 def on_another_stream(runtime, spin):
-    return spin(1000, runtime.device.create_stream())
+    return spin(1000, stream=runtime.device.create_stream())
 
 
 def waits_for_the_device(runtime, spin):
@@ -114,7 +108,7 @@ def allocates(runtime, spin):
 
 def forks_and_never_joins(runtime, spin):
     other = runtime.device.create_stream()
-    here, there = spin(1000), spin(1000, other)
+    here, there = spin(1000), spin(1000, stream=other)
     return lambda: (here(), other.wait(runtime.stream.record()), there())
 
 
@@ -136,7 +130,7 @@ def test_what_cannot_be_captured_is_refused(runtime, timer, spin, usable, what, 
 
 def test_work_that_escapes_while_some_is_captured_is_suspicious(runtime, timer, spin):
     other = runtime.device.create_stream()
-    here, there = spin(10_000), spin(500_000, other)
+    here, there = spin(10_000), spin(500_000, stream=other)
 
     def both():
         there()
@@ -218,18 +212,8 @@ def test_events_cost_between_half_a_microsecond_and_ten(runtime, spin, own_strea
 
     stream = runtime.stream if own_stream else runtime.device.default_stream
     timer = EventTimer(runtime, stream)
-    timer.collect([Iteration(spin(5000, stream))] * 4, cold=cold)
+    timer.collect([Iteration(spin(5000, stream=stream))] * 4, cold=cold)
     assert 500 < timer.fixed_cost_ns < 10_000
-
-
-@pytest.mark.parametrize("ns", [20_000, 100_000])
-def test_events_less_their_cost_agree_with_the_slope_of_a_graph_within_5_percent(runtime, timer, spin, ns):
-    from pytest_gpukern.timers.event import EventTimer
-
-    iteration = Iteration(spin(ns))
-    events = EventTimer(runtime)
-    read = np.median(events.collect([iteration] * 60, cold=False).samples_ns)
-    assert read - events.fixed_cost_ns == pytest.approx(timer.node_time_ns(iteration), rel=0.05)
 
 
 def test_a_replay_costs_less_than_ten_microseconds_beside_its_calls(runtime, timer, spin):
