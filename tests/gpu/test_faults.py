@@ -4,6 +4,7 @@ import os
 import re
 
 import pytest
+from doubling import CASES, of_size
 from made_up_runs import whole_run
 from waiting import until
 
@@ -224,23 +225,14 @@ def test_a_worker_holds_no_context_and_goes_on_when_its_measuring_process_lost_o
     result.stdout.no_fnmatch_line("*replacing crashed worker*")
 
 
-IN_A_PROBLEM = """
-import numpy as np
-import pytest
+IN_A_PROBLEM = f"""{of_size(64)}{CASES}
 from numba import cuda
-from pytest_gpukern import Axis, Problem
 
 @cuda.jit
 def double(x, y):
     i = cuda.grid(1)
     if i < x.size:
         y[i] = 2 * x[i]
-
-doubling = Problem(
-    "doubling", version=1, axes={"n": Axis(smoke=(64,), full=(64,))},
-    make_inputs=lambda rng, n: {"x": rng.random(n)}, outputs=lambda n: {"y": ((n,), "float64")},
-    reference=lambda x: 2 * x,
-)
 
 @doubling.variant("numba")
 def too_many_threads(x, y, stream):
@@ -255,10 +247,6 @@ def far_away(x, y, offset):
 @doubling.variant("numba", offset=(1, 24, 35_184_372_088_832))
 def strays(x, y, stream, offset):
     return lambda: far_away[1, 64, stream](x, y, offset)
-
-@doubling.cases
-def test_doubling(gpu_benchmark, case):
-    gpu_benchmark.run(case)
 
 @pytest.mark.gpu_benchmark(outputs=1)
 def test_swallowed(gpu_benchmark):

@@ -4,6 +4,7 @@ from importlib.util import find_spec
 
 import pytest
 from broken_calls import SOURCE, judged, module
+from doubling import CASES, of_size
 from made_up_runs import whole_run
 from on_device import LIBRARIES
 
@@ -304,42 +305,29 @@ def test_a_call_that_skips_its_work_over_its_own_answer_is_invalid(inner):
 
 
 def test_a_variant_whose_work_nobody_waits_for_fails_where_it_is_not_timed(inner):
-    result = inner(
-        """
-from pytest_gpukern import Axis, Problem
-
-doubling = Problem(
-    "doubling", version=1, axes={"n": Axis(smoke=(N,), full=(N,))},
-    make_inputs=lambda rng, n: {"x": rng.random(n)}, outputs=lambda n: {"out": ((n,), "float64")},
-    reference=lambda x: 2 * x,
-)
+    variants = """
+@doubling.variant("numba")
+def given(x, y, stream):
+    return lambda: double[-(-N // 256), 256, stream](x, y)
 
 @doubling.variant("numba")
-def given(x, out, stream):
-    return lambda: double[-(-N // 256), 256, stream](x, out)
-
-@doubling.variant("numba")
-def joined(x, out, stream):
+def joined(x, y, stream):
     aside = cuda.stream()
     def launch():
-        double[-(-N // 256), 256, aside](x, out)
+        double[-(-N // 256), 256, aside](x, y)
         done = cuda.event()
         done.record(aside)
         done.wait(stream)
     return launch
 
 @doubling.variant("numba")
-def escapes(x, out):
+def escapes(x, y):
     aside = cuda.stream()
-    return lambda: double[-(-N // 256), 256, aside](x, out)
-
-@doubling.cases
-def test_case(gpu_benchmark, case):
-    gpu_benchmark.run(case)
+    return lambda: double[-(-N // 256), 256, aside](x, y)
 """
-    )
+    result = inner(of_size("N") + variants + CASES)
     result.assert_outcomes(passed=2, failed=1)
-    result.stdout.fnmatch_lines(["*out: still running: written after the given stream was done; *"])
+    result.stdout.fnmatch_lines(["*y: still running: written after the given stream was done; *"])
 
 
 RMM = """

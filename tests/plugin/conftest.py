@@ -21,6 +21,7 @@ import threadpoolctl  # noqa: F401
 import xdist.dsession
 import xdist.workermanage  # noqa: F401
 from _pytest.config import default_plugins, essential_plugins
+from doubling import CASES, PROBLEM, of_size
 from made_up_runs import whole_run
 from msgspec import structs
 
@@ -45,23 +46,7 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-HOST_PROBLEM = """
-import os
-import numpy as np
-import pytest
-from pytest_gpukern import Axis, Problem, Tolerance
-
-doubling = Problem(
-    "doubling",
-    version=1,
-    axes={"n": Axis(smoke=(8, 9), full=(100,))},
-    make_inputs=lambda rng, n: {"x": rng.random(n)},
-    outputs=lambda n: {"y": ((n,), "float64")},
-    reference=lambda x: 2 * x,
-    tolerance=Tolerance(),
-    traffic_bytes=lambda n: 16 * n,
-)
-
+HOST_PROBLEM = f"""{PROBLEM}
 @doubling.variant("host")
 def multiply(x, y):
     return lambda: np.multiply(x, 2, out=y)
@@ -69,29 +54,12 @@ def multiply(x, y):
 @doubling.variant("host")
 def add(x, y):
     return lambda: np.add(x, x, out=y)
-
-@doubling.cases
-def test_doubling(gpu_benchmark, case):
-    gpu_benchmark.run(case)
-"""
+{CASES}"""
 """Two host variants at two sizes, right and measurable everywhere."""
 
-GPU_PROBLEM = """
-import os
-import numpy as np
-import pytest
-from pytest_gpukern import Axis, Problem
-
-doubling = Problem(
-    "doubling",
-    version=1,
-    axes={"n": Axis(smoke=(8,), full=(8,))},
-    make_inputs=lambda rng, n: {"x": rng.random(n)},
-    outputs=lambda n: {"y": ((n,), "float64")},
-    reference=lambda x: 2 * x,
-    traffic_bytes=lambda n: 16 * n,
-)
-
+GPU_PROBLEM = (
+    of_size(8)
+    + """
 def launch_of(name, x, y):
     def launch():
         np.multiply(x, 2, out=y)
@@ -106,11 +74,9 @@ def first(x, y):
 @doubling.variant("numba")
 def second(x, y):
     return launch_of("SECOND", x, y)
-
-@doubling.cases
-def test_doubling(gpu_benchmark, case):
-    gpu_benchmark.run(case)
 """
+    + CASES
+)
 """Two variants for the fake GPU, whose times the environment sets: `FIRST_TAKES_NS=1100`."""
 
 KERNEL_PROBLEM = GPU_PROBLEM.replace(

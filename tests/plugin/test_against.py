@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from doubling import CASES, of_size
 from made_up_runs import whole_run
 from repositories import Repository
 
@@ -27,25 +28,15 @@ TAKES_NS = {"first": 1000, "second": 1000, "mended": 1000}
 FACTOR = {"mended": 3}
 """
 
-SUITE = """
-import os
-import numpy as np
+SUITE = (
+    of_size(8).replace("2 * x", "noted(2 * x)")
+    + """
 from kernels import FACTOR, TAKES_NS
-from pytest_gpukern import Axis, Problem
 
 def noted(expected):
     with open("references", "a") as file:
         print(os.getpid(), file=file)
     return expected
-
-doubling = Problem(
-    "doubling",
-    version=1,
-    axes={"n": Axis(smoke=(8,), full=(8,))},
-    make_inputs=lambda rng, n: {"x": rng.random(n)},
-    outputs=lambda n: {"y": ((n,), "float64")},
-    reference=lambda x: noted(2 * x),
-)
 
 def launch_of(name, x, y):
     def launch():
@@ -66,14 +57,12 @@ def second(x, y):
 def mended(x, y):
     return launch_of("mended", x, y)
 
-@doubling.cases
-def test_doubling(gpu_benchmark, case):
-    gpu_benchmark.run(case)
-
 def test_without_a_gpu():
     with open("ran.txt", "a") as file:
         file.write("once ")
 """
+    + CASES
+)
 
 OTHER = """
 @doubling.variant("numba")

@@ -1,6 +1,7 @@
 """Checks that cases of a problem become test items, with the same ids in every process."""
 
 import pytest
+from doubling import CASES, of_size
 
 from pytest_gpukern.cli import main as cli
 
@@ -269,10 +270,10 @@ def test_a_random_seed_is_printed_recorded_and_that_of_other_processes_too(host,
     result.stdout.fnmatch_lines([f"gpukern seed: {seeds.pop()} for all inputs; *"])
 
 
-FAILING = """
-import numpy as np
+FAILING = (
+    of_size(8)
+    + """
 from numba import cuda
-from pytest_gpukern import Axis, Problem
 
 @cuda.jit
 def neighbours(x, y):
@@ -286,12 +287,6 @@ def right(x, y):
     if i < x.size:
         y[i] = 2 * x[i]
 
-doubling = Problem(
-    "doubling", version=1, axes={"n": Axis(smoke=(8,), full=(8,))},
-    make_inputs=lambda rng, n: {"x": rng.random(n)}, outputs=lambda n: {"y": ((n,), "float64")},
-    reference=lambda x: 2 * x,
-)
-
 @doubling.variant("numba")
 def reads_on(x, y):
     return lambda: neighbours[1, 32](x, y)
@@ -300,14 +295,15 @@ def reads_on(x, y):
 def doubles(x, y):
     return lambda: right[1, 32](x, y)
 
-@doubling.cases
-def test_doubling(gpu_benchmark, case):
-    gpu_benchmark.run(case)
+"""
+    + CASES
+    + """
     assert case.variant.name == "reads_on", "a failure of the test's own"
 
 def test_plain(gpu_benchmark):
     gpu_benchmark(neighbours[1, 32], np.zeros(8), np.zeros(8))
 """
+)
 
 
 def test_a_launch_that_fails_names_the_kernels_line_and_the_table_shows_each_failure(pytester):

@@ -6,6 +6,7 @@ import importlib.util
 import io
 
 import pytest
+from doubling import CASES, of_size
 
 from pytest_gpukern.report.csv_table import csv_text
 from pytest_gpukern.report.recorded import read_all
@@ -33,18 +34,10 @@ class OpenclBackend(SimulatedBackend):
     name = "opencl"
 """
 
-TESTS = """
-import numpy as np
+TESTS = f"""{of_size(8, 10**9)}{CASES}
 import opencl_arrays
-from pytest_gpukern import Axis, Problem
 from pytest_gpukern.backends.foreign_array import backend_of
 from pytest_gpukern.gpu.fingerprint import library_versions
-
-doubling = Problem(
-    "doubling", version=1, axes={"n": Axis(smoke=(8,), full=(10**9,))},
-    make_inputs=lambda rng, n: {"x": rng.random(n)}, outputs=lambda n: {"y": ((n,), "float64")},
-    reference=lambda x: 2 * x,
-)
 
 @doubling.variant("opencl")
 def right(x, y):
@@ -53,10 +46,6 @@ def right(x, y):
 @doubling.variant("host")
 def numpy(x, y):
     return lambda: np.multiply(x, 2, out=y)
-
-@doubling.cases
-def test_case(gpu_benchmark, case):
-    gpu_benchmark.run(case)
 
 def test_its_arrays_and_its_versions_are_known():
     assert backend_of(opencl_arrays.Buffer) == "opencl"

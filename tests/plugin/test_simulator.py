@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from doubling import CASES, of_size
 
 from pytest_gpukern.baseline.codec import load
 
@@ -36,15 +37,10 @@ x = np.arange(8, dtype="float32")
 
 TESTS = (
     KERNELS
+    + of_size(8, 10**9)
+    + CASES
     + """
 from concurrent.futures import ThreadPoolExecutor
-from pytest_gpukern import Axis, Problem
-
-doubling = Problem(
-    "doubling", version=1, axes={"n": Axis(smoke=(8,), full=(10**9,))},
-    make_inputs=lambda rng, n: {"x": rng.random(n)}, outputs=lambda n: {"y": ((n,), "float64")},
-    reference=lambda x: 2 * x,
-)
 
 @doubling.variant("numba")
 def kernel(x, y, stream):
@@ -65,10 +61,6 @@ def forgets_the_last(x, y):
 @doubling.variant("host")
 def numpy(x, y):
     return lambda: np.multiply(x, 2, out=y)
-
-@doubling.cases
-def test_case(gpu_benchmark, case):
-    gpu_benchmark.run(case)
 
 def test_plain(gpu_benchmark, gpu_device, gpu_synchronize, gpu_warmup):
     assert gpu_device.is_simulated
@@ -169,17 +161,17 @@ def outcome(run, name):
 
 SHUFFLES = "not in the simulator: warp shuffles (cuda.shfl_sync)"
 IN_THE_SIMULATOR = [
-    ("test_case[doubling/numba.kernel/n=8]", "PASSED", "gpukern simulator: on (no GPU: "),
-    ("test_case[doubling/host.numpy/n=8]", "PASSED", "CUDA simulator: correctness only, never speed"),
+    ("test_doubling[doubling/numba.kernel/n=8]", "PASSED", "gpukern simulator: on (no GPU: "),
+    ("test_doubling[doubling/host.numpy/n=8]", "PASSED", "CUDA simulator: correctness only, never speed"),
     *[(f"test_{name}", "PASSED", "") for name in ("plain", "pedantic", "launches_nothing", "ufunc")],
     ("test_plain_shuffle", "SKIPPED", SHUFFLES),
     ("test_shuffle_in_a_fixture", "SKIPPED", SHUFFLES),
     ("test_linked", "SKIPPED", "not in the simulator: a kernel linked with other code (cuda.jit(link=…))"),
     ("test_pool[12]", "PASSED", ""),
     ("test_pool[3]", "FAILED", "expected 3, actual 12"),
-    ("test_case[doubling/numba.shuffled/n=8]", "SKIPPED", SHUFFLES),
-    ("test_case[doubling/numba.tensor/n=8]", "SKIPPED", "tensor cores (doubling/numba.tensor/n=8)"),
-    ("test_case[doubling/numba.forgets_the_last/n=8]", "FAILED", "1 still hold poison"),
+    ("test_doubling[doubling/numba.shuffled/n=8]", "SKIPPED", SHUFFLES),
+    ("test_doubling[doubling/numba.tensor/n=8]", "SKIPPED", "tensor cores (doubling/numba.tensor/n=8)"),
+    ("test_doubling[doubling/numba.forgets_the_last/n=8]", "FAILED", "1 still hold poison"),
 ]
 
 
