@@ -89,6 +89,9 @@ KERNEL_PROBLEM = GPU_PROBLEM.replace(
 
 FIRST, SECOND = "doubling/numba.first/n=8", "doubling/numba.second/n=8"
 
+IN_A_WORKERS_PROCESS = ("-n1", "--gpukern-isolate=on")
+"""Results go from a measuring process to its worker, and from there to the run: over both wires there are."""
+
 
 def without_pytests_plugins(*kept):
     """Options that block what can be blocked of pytest's own, but for these, and `python`, which collects."""
@@ -207,17 +210,18 @@ def beside_a_row(pytester, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def _measured(tmp_path_factory):
-    return tmp_path_factory.mktemp("measured") / "files"
+def _kept(tmp_path_factory):
+    """A folder for what only the first test measures that wants it."""
+    return tmp_path_factory.mktemp("kept")
 
 
 @pytest.fixture
-def files(_measured, request, tmp_path, monkeypatch):
+def files(_kept, request, tmp_path, monkeypatch):
     """A folder with two runs, `before.json` and `after.json`, the second with a slower first variant.
 
-    The folders `before` and `after` hold them as baselines. Only the first test measures them.
+    The folders `before` and `after` hold them as baselines.
     """
-    if not _measured.exists():
+    if not (_kept / "files").exists():
         gpu, pytester = request.getfixturevalue("gpu"), request.getfixturevalue("pytester")
         gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
         gpu("--gpukern-report=before.json").assert_outcomes(passed=2)
@@ -225,15 +229,28 @@ def files(_measured, request, tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setenv("FIRST_TAKES_NS", "1100")
             gpu("--gpukern-report=after.json", "--gpukern-baseline=create", "--gpukern-baseline-dir=after")
-        shutil.copytree(pytester.path, _measured)
-    return shutil.copytree(_measured, tmp_path / "files")
+        shutil.copytree(pytester.path, _kept / "files")
+    return shutil.copytree(_kept / "files", tmp_path / "files")
 
 
 @pytest.fixture
-def recorded(gpu, pytester):
-    """As `gpu`, with a baseline of three sessions of 1 µs for both variants: as many as gating needs."""
-    gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
-    repeat_sessions(pytester.path, 3)
+def record(gpu, pytester, _kept):
+    """Records three sessions of each test in the current folder, as many as gating needs, under a name."""
+
+    def of(name, count):
+        if not (_kept / name).exists():
+            gpu("--gpukern-baseline=create").assert_outcomes(passed=count)
+            repeat_sessions(pytester.path, 3)
+            shutil.copytree("baselines", _kept / name)
+        shutil.copytree(_kept / name, "baselines", dirs_exist_ok=True)
+
+    return of
+
+
+@pytest.fixture
+def recorded(gpu, record):
+    """As `gpu`, with a baseline of three sessions of 1 µs for both variants."""
+    record("doubling", 2)
     return gpu
 
 

@@ -9,7 +9,7 @@ import pytest
 from pytest_gpukern.baseline.codec import load
 
 from . import fake_gpu
-from .conftest import HOST_PROBLEM, results_in
+from .conftest import HOST_PROBLEM, IN_A_WORKERS_PROCESS, results_in
 
 SUITE = """
 import os
@@ -623,12 +623,12 @@ def test_theirs(benchmark, n): benchmark(abs, -1)
 """.replace("<built-in function sum>", "sum")
 
 
-@pytest.mark.parametrize("where", ["-n0", "-n1", "--gpukern-isolate=on"])
+@pytest.mark.parametrize("where", [(), IN_A_WORKERS_PROCESS])
 def test_pytest_benchmark_groups_our_tests_by_their_parameters_as_its_own(pytester, where):
     pytester.makepyfile(test_it=PARAMETRIZED, test_problem=HOST_PROBLEM)
     group = ("--benchmark-group-by=param:n", "--benchmark-columns=min", "--benchmark-json=out.json")
-    ran = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-simulator=never", where, *group, *FAST)
-    own = {f"n={value}": 1 + (where != "-n1") for value in VALUES}  # under xdist it disables itself
+    ran = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-simulator=never", *where, *group, *FAST)
+    own = {f"n={value}": 1 + (not where) for value in VALUES}  # under xdist it disables itself
     titles = re.findall(r"^-* benchmark (['\"])(.*)\1: (\d+) tests", ran.stdout.str(), re.MULTILINE)
     assert {title: int(count) for _, title, count in titles} == own | {"n=8": 2, "n=9": 2}
     found = benchmarks_of(pytester)

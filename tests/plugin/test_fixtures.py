@@ -8,7 +8,7 @@ import pytest
 
 from pytest_gpukern.baseline.codec import load
 
-from .conftest import results_in
+from .conftest import IN_A_WORKERS_PROCESS, results_in
 
 
 @pytest.fixture
@@ -307,7 +307,7 @@ def hide(gpu, end):
     except BaseException:
         end("x")
 """
-ANYWHERE = pytest.mark.parametrize("where", [(), ("--gpukern-isolate=on",), ("-n1",)])
+ANYWHERE = pytest.mark.parametrize("where", [(), IN_A_WORKERS_PROCESS])
 HIDING = """
 ENDS = [pytest.skip, pytest.xfail, unittest.TestCase().skipTest, print]
 

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_gpukern.report.run_file import read_run
 
-from .conftest import HOST_PROBLEM
+from .conftest import HOST_PROBLEM, IN_A_WORKERS_PROCESS
 
 ROW = """
 from pytest_gpukern.measure.observers import OBSERVERS, Figure, ObserverRow
@@ -42,10 +42,9 @@ def run(beside_a_row):
     return functools.partial(run, "--gpu-benchmark", "--gpukern-simulator=never")
 
 
-@pytest.mark.parametrize("where", ["-n1", "--gpukern-isolate=on"], ids=["worker", "isolated"])
-def test_a_file_and_a_row_are_enough(run, pytester, where):
+def test_a_file_and_a_row_are_enough(run, pytester):
     forms = ("-v", "--gpukern-report=run.json", "--gpukern-report=run.html")
-    done = run("-k", "add", "--gpukern-axis=n=100", *forms, where)
+    done = run("-k", "add", "--gpukern-axis=n=100", *forms, *IN_A_WORKERS_PROCESS)
     done.assert_outcomes(passed=1)
     case = "doubling/host.add/n=100"
     done.stdout.fnmatch_lines_random(

@@ -39,7 +39,7 @@ def launch(monkeypatch):
 
 
 @pytest.fixture
-def verdicts(gpu, pytester, launch, monkeypatch):
+def verdicts(gpu, pytester, record, launch, monkeypatch):
     """Records the suite; runs it with the option; returns verdicts and number of times of each case."""
 
     def run():
@@ -57,8 +57,7 @@ def verdicts(gpu, pytester, launch, monkeypatch):
 
     monkeypatch.setattr("pytest_gpukern.run.device_session.take_fingerprint", fingerprint)
     pytester.makepyfile(test_doubling=PROBLEM)
-    gpu("--gpukern-baseline=create").assert_outcomes(passed=3)
-    repeat_sessions(pytester.path, 3)
+    record("with_kernels", 3)
     return run
 
 

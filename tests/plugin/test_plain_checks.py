@@ -5,7 +5,7 @@ import fnmatch
 import pytest
 from broken_calls import BROKEN, SOURCE, judged, module
 
-from .conftest import results_in
+from .conftest import IN_A_WORKERS_PROCESS, results_in
 
 PLAIN = """
 import itertools
@@ -381,16 +381,16 @@ def test_twice(gpu_benchmark, n): gpu_benchmark(gpu_benchmark, abs, n)
 """
 
 
-@pytest.mark.parametrize("where", ["-n0", "-n1", "--gpukern-isolate=on"])
+@pytest.mark.parametrize("where", [(), IN_A_WORKERS_PROCESS])
 def test_each_example_of_hypothesis_is_checked_and_a_failing_one_is_told(pytester, monkeypatch, where):
     monkeypatch.delenv("PYTEST_ADDOPTS")  # which leaves Hypothesis out
     pytester.makepyfile(test_it=PROPERTIES)
-    options = ("--gpukern-simulator=never", "--gpukern-report=run.json", where)
+    options = ("--gpukern-simulator=never", "--gpukern-report=run.json", *where)
     result = pytester.runpytest_subprocess(*options)
     result.assert_outcomes(passed=2, failed=3)
     result.stdout.fnmatch_lines_random(["INCORRECT: output: wrong values: 1 of 33 *", "    n=33,*"] * 2)
     assert "n=33" in results_in(pytester.path / "run.json")["test_it/test_all[32-1]"]["diagnosis"]
-    if where == "-n0":
+    if not where:
         measured = pytester.runpytest_subprocess(*options, "--gpu-benchmark", "-kall and 40-1")
         measured.stdout.fnmatch_lines(["E *Hypothesis * example: omit --gpu-benchmark, or measure without *"])
 

@@ -10,7 +10,7 @@ from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.cli.main import main
 from pytest_gpukern.report import records
 
-from .conftest import FIRST, GPU_PROBLEM, SECOND, refused
+from .conftest import FIRST, GPU_PROBLEM, IN_A_WORKERS_PROCESS, SECOND, refused
 
 RECORD = "--gpu-benchmark --gpukern-baseline=create"
 PRUNE = (
@@ -172,12 +172,8 @@ def missing_in(result):
 
 @pytest.mark.parametrize(
     ("options", "record"),
-    [
-        (["--gpukern-isolate=off"], ["--gpukern-baseline-dir=all"]),
-        (["--gpukern-isolate=on"], []),
-        (["-n1"], []),
-    ],
-    ids=["one folder", "isolated", "workers"],
+    [(["--gpukern-isolate=off"], ["--gpukern-baseline-dir=all"]), (IN_A_WORKERS_PROCESS, [])],
+    ids=["one folder", "workers"],
 )
 def test_each_case_on_record_that_did_not_run_is_missing_with_its_reason(may_miss, options, record):
     result = may_miss(*record)("--gpukern-fail-on=missing", *options)

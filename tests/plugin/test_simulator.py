@@ -9,7 +9,7 @@ from doubling import CASES, of_size
 
 from pytest_gpukern.baseline.codec import load
 
-from .conftest import refused, results_in
+from .conftest import IN_A_WORKERS_PROCESS, refused, results_in
 
 pytest.importorskip("numba_cuda")
 
@@ -230,12 +230,11 @@ def pytest_runtest_logreport(report):
 """
 
 
-@pytest.mark.parametrize("where", ["--gpukern-isolate=on", "-n1"])
-def test_a_test_of_any_kind_that_needs_what_the_simulator_lacks_is_skipped(pytester, where):
+def test_a_test_of_any_kind_that_needs_what_the_simulator_lacks_is_skipped(pytester):
     pytester.makeconftest(NOTES_OUTCOMES)
     pytester.makepyfile(test_it=KERNELS + OTHER_TESTS)
-    options = ("--gpukern-simulator=always", "--doctest-modules", "-s", "-p", "no:cacheprovider", where)
-    told = pytester.runpytest_subprocess(*options).outlines
+    options = ("--gpukern-simulator=always", "--doctest-modules", "-s", "-p", "no:cacheprovider")
+    told = pytester.runpytest_subprocess(*options, *IN_A_WORKERS_PROCESS).outlines
     outcomes = dict(line.split(" ended ") for line in told if " ended " in line)
     assert len(outcomes) == 12
     assert all(outcome in name for name, outcome in outcomes.items()), outcomes
