@@ -123,44 +123,6 @@ def test_rounds(gpu_benchmark, escape):
     result.stdout.fnmatch_lines(["*INVALID*outside the timed stream*", *invalid])
 
 
-def test_what_launches_nothing_is_left_to_pytest_benchmark_unless_it_is_marked(suite, pytester):
-    pytest.importorskip("cupti")
-    result = suite(
-        """
-def test_numpy(benchmark):
-    benchmark(np.sort, np.arange(1000))
-    assert benchmark.stats["rounds"] >= 5
-
-def test_rounds(benchmark):
-    log = []
-    def teardown(*_):
-        log.append("teardown")
-    benchmark.pedantic(np.sort, setup=lambda: ((np.arange(1000),), {}), teardown=teardown, rounds=9)
-    assert benchmark.stats["rounds"] == 9
-
-def test_double(benchmark):
-    benchmark.pedantic(double, rounds=30)
-    assert benchmark.stats["rounds"] >= 28
-
-@pytest.mark.gpu_benchmark
-def test_marked(benchmark):
-    benchmark(np.sort, np.arange(1000))
-""",
-        "--gpukern-all",
-        "--benchmark-json=out.json",
-    )
-    result.assert_outcomes(passed=3, failed=1)
-    result.stdout.fnmatch_lines(
-        [
-            "*not measured on the GPU: the call puts nothing on the device*; it is left to pytest-benchmark",
-            "FAILED *test_marked - *INVALID*the call puts nothing on the device*",
-        ]
-    )
-    found = json.loads((pytester.path / "out.json").read_text())["benchmarks"]
-    timers = {each["name"]: each["extra_info"].get("gpukern", {}).get("timer") for each in found}
-    assert timers == {"test_numpy": None, "test_rounds": None, "test_double": "cupti"}
-
-
 OWN_CONTEXT = """
 from cuda.bindings import driver, nvrtc
 

@@ -23,14 +23,13 @@ def _wide(monkeypatch):
 
 
 @pytest.fixture
-def with_kernels(pytester, recorded, monkeypatch):
+def with_kernels(pytester, gpu, record, monkeypatch):
     """Runs variants that launch a kernel of 32 registers, as they did when they were recorded."""
     pytester.makepyfile(test_doubling=KERNEL_PROBLEM)
     for name in ("FIRST", "SECOND"):
         monkeypatch.setenv(f"{name}_KERNEL", json.dumps({"registers": 32, "code": "beef"}))
-    recorded("--gpukern-baseline=update", "--gpukern-reason=x").assert_outcomes(passed=2)
-    repeat_sessions(pytester.path, 3)
-    return recorded
+    record("of_32_registers", 2)
+    return gpu
 
 
 def record_with_an_older_numpy(pytester):

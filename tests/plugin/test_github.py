@@ -6,7 +6,7 @@ import pytest
 
 from pytest_gpukern.cli import main as cli
 
-from .conftest import FIRST, GPU_PROBLEM, SECOND, properties_in, repeat_sessions
+from .conftest import FIRST, GPU_PROBLEM
 
 
 @pytest.fixture
@@ -20,18 +20,15 @@ def step(monkeypatch, pytester):
     return summary
 
 
-def line_of_the_first_variant():
-    return GPU_PROBLEM.lstrip("\n").splitlines().index("def first(x, y):")  # its decorator's, counted from 1
-
-
 def test_a_failure_is_told_at_its_variant_in_the_summary_and_in_the_comment_of_the_stored_run(
     recorded, step, monkeypatch, pytester
 ):
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     told = recorded("--gpukern-report=run.json").outlines
-    (line,) = [line for line in told if line.startswith("::")]
-    place = f"file=test_doubling.py,line={line_of_the_first_variant()}"
-    assert line.startswith(f"::error {place},title=SLOWER {FIRST}::kernel 1.00 → 1.10 µs, +10.0 %25")
+    (error,) = [line for line in told if line.startswith("::")]
+    line = GPU_PROBLEM.strip().splitlines().index("def first(x, y):")  # its decorator's, counted from 1
+    place = f"file=test_doubling.py,line={line}"
+    assert error.startswith(f"::error {place},title=SLOWER {FIRST}::kernel 1.00 → 1.10 µs, +10.0 %25")
     text = step.read_text()
     assert text.startswith("# Before\n### gpukern: FAILED&#58; 1 kernel +10.0\N{NO-BREAK SPACE}%\n")
     row = "| **+10.0 %**<br>&#91;+10.0, +10.0&#93; | 1.00 → 1.10 µs |"
@@ -41,27 +38,6 @@ def test_a_failure_is_told_at_its_variant_in_the_summary_and_in_the_comment_of_t
     assert comment == "<!-- gpukern -->\n" + text.removeprefix("# Before\n")
     assert "numba.first" in comment
     assert "numba.second" not in comment
-
-
-def test_a_regression_found_by_a_worker_of_xdist_fails_the_same_test_and_its_place_is_known(
-    pytester, on_fake_gpu, step, monkeypatch
-):
-    monkeypatch.setenv("FAKE_GPUS", "GPU-A,GPU-B")
-    pytester.makepyfile(test_doubling=GPU_PROBLEM)
-    create = ("--gpukern-baseline=create", "--gpukern-sessions=1", "--gpukern-isolate=off")
-    on_fake_gpu("--gpu-benchmark", *create).assert_outcomes(passed=2)
-    repeat_sessions(pytester.path, 3)
-    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    result = on_fake_gpu("--gpu-benchmark", "-n2", "-rf", "--junitxml=junit.xml")
-    result.assert_outcomes(passed=1, failed=1)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["SLOWER (kernel*", f"FAILED *{FIRST}*SLOWER*"])
-    found = properties_in(pytester.path / "junit.xml")
-    assert [found[f"test_doubling[{case}]"]["verdict"] for case in (FIRST, SECOND)] == ["SLOWER", "SAME"]
-    place = f"file=test_doubling.py,line={line_of_the_first_variant()}"
-    result.stdout.fnmatch_lines([f"::error {place},title=SLOWER {FIRST}::kernel 1.00 → 1.10 µs*"])
-    told = step.read_text().count("### gpukern")
-    assert told == 2, "once a run, and not by its child sessions"
 
 
 def test_a_run_of_other_tests_tells_github_nothing(pytester, step):

@@ -4,7 +4,7 @@ import pytest
 
 from pytest_gpukern.report.run_file import read_run
 
-from .conftest import GPU_PROBLEM, refused, repeat_sessions
+from .conftest import FIRST, GPU_PROBLEM, properties_in, refused, repeat_sessions
 
 NOTED = """
 import os
@@ -128,14 +128,28 @@ def on_gpus(pytester):
 def test_sessions_that_record_and_that_confirm_are_measured_on_the_gpu_of_the_first(
     several, pytester, monkeypatch
 ):
+    """And what they confirm is told as in a run without workers."""
     pytester.makepyfile(test_it=GPU_PROBLEM)
     several("-n", "auto", "--gpukern-baseline=create", "--gpukern-sessions=2", there=TWO)
     assert on_gpus(pytester) == {"GPU-A": ["GPU-A"], "GPU-B": ["GPU-B"]}
     repeat_sessions(pytester.path, 3)
-    for name in ("FIRST", "SECOND"):
-        monkeypatch.setenv(f"{name}_TAKES_NS", "1100")
-    several("-n", "auto", there=TWO).assert_outcomes(failed=2)
+    summary = pytester.path / "summary.md"
+    github = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": summary, "GITHUB_WORKSPACE": pytester.path}
+    for name, value in {"FIRST_TAKES_NS": "1100", "SECOND_TAKES_NS": "1100", **github}.items():
+        monkeypatch.setenv(name, str(value))
+    result = several("-n", "auto", "-rf", "--junitxml=junit.xml", there=TWO)
+    result.assert_outcomes(failed=2)
     assert on_gpus(pytester) == {"GPU-A": ["GPU-A"] * 3, "GPU-B": ["GPU-B"] * 3}
+    line = GPU_PROBLEM.strip().splitlines().index("def first(x, y):")  # its decorator's, counted from 1
+    told = [
+        "SLOWER (kernel*",
+        f"FAILED *{FIRST}*SLOWER*",
+        f"::error file=test_it.py,line={line},title=SLOWER {FIRST}::kernel 1.00 → 1.10 µs*",
+    ]
+    result.stdout.fnmatch_lines_random(told)
+    found = properties_in(pytester.path / "junit.xml")
+    assert [each["verdict"] for each in found.values()] == ["SLOWER"] * 2
+    assert summary.read_text().count("### gpukern") == 1, "once a run, and not by its child sessions"
 
 
 def test_a_worker_that_dies_is_replaced_on_its_gpu(several, pytester):
