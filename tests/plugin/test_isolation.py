@@ -80,12 +80,6 @@ def pids(pytester):
     return dict(line.rsplit(" ", 1) for line in lines)
 
 
-def failure(result):
-    """Returns what the short summary says of the only test that failed."""
-    (line,) = [line for line in result.outlines if line.startswith("FAILED test_it.py::")]
-    return line
-
-
 MODULE = """
 @pytest.fixture(scope="module", autouse=True)
 def _module():
@@ -656,44 +650,35 @@ def spin_for_ever(x, out):
     while out[0] == 0:
         time.sleep(0.1)  # in the simulator this is Python, and other tests want the processor
 
-@pytest.mark.parametrize("kernel", [double, KERNEL, double], ids=["first", "broken", "last"])
-def test_it(gpu_benchmark, kernel):
-    x, out = np.arange(8.0), np.zeros(8)
-    gpu_benchmark(kernel[1, 8], x, out)
-    gpu_benchmark.verify(out, 2 * x)
+KERNELS = {
+    "first": double,
+    "hangs": spin_for_ever,
+    "between": double,
+    "crashes": cuda.jit(lambda x, out: ctypes.string_at(0)),
+    "last": double,
+}
 
-def test_here():
-    pass
+@pytest.mark.parametrize("name", KERNELS)
+def test_it(gpu_benchmark, name):
+    x, out = np.arange(8.0), np.zeros(8)
+    gpu_benchmark(KERNELS[name][1, 8], x, out)
+    gpu_benchmark.verify(out, 2 * x)
 """
 
 
-@pytest.fixture
-def simulated(pytester):
-    """Runs `IN_THE_SIMULATOR` without a GPU, with some code in place of KERNEL."""
+def test_without_a_gpu_a_kernel_that_hangs_or_crashes_costs_its_own_test_where_somebody_bounds_tests(
+    pytester,
+):
     pytest.importorskip("numba_cuda")
-    pytester.makeconftest(CONFTEST)
-
-    def run(kernel, *options):
-        pytester.makepyfile(test_it=IN_THE_SIMULATOR.replace("KERNEL", kernel))
-        return pytester.runpytest_subprocess(
-            "--gpukern-simulator=always", "--gpukern-report=run.json", *options
-        )
-
-    return run
-
-
-def test_without_a_gpu_a_kernel_that_never_ends_is_ended_where_somebody_says_when(simulated):
-    result = simulated("spin_for_ever", "--gpukern-timeout=3")
-    result.assert_outcomes(passed=3, failed=1)
-    assert "[broken]" in failure(result)
-
-
-def test_without_a_gpu_a_crash_costs_its_own_test_where_somebody_asks_for_isolation(simulated, pytester):
-    simulated("double").assert_outcomes(passed=4)
-    assert len(set(pids(pytester).values())) == 1
-    result = simulated("cuda.jit(lambda x, out: ctypes.string_at(0))", "--gpukern-isolate=on")
-    result.assert_outcomes(passed=3, failed=1)
-    assert "[broken] - its measuring process ended by SIGSEGV" in failure(result)
-    found = results_in(pytester.path / "run.json")
-    assert found["test_it/test_it[broken]"]["simulated"]
-    assert found["test_it/test_it[broken]"]["correctness"] == "INCORRECT"
+    pytester.makepyfile(test_it=IN_THE_SIMULATOR)
+    options = ("--gpukern-simulator=always", "--gpukern-timeout=3", "--gpukern-report=run.json")
+    result = pytester.runpytest_subprocess(*options)
+    result.assert_outcomes(passed=3, failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "FAILED *[[]hangs[]] - its measuring process took longer than 3 s*",
+            "FAILED *[[]crashes[]] - its measuring process ended by SIGSEGV*",
+        ]
+    )
+    found = results_in(pytester.path / "run.json")["test_it/test_it[crashes]"]
+    assert (found["simulated"], found["correctness"]) == (True, "INCORRECT")
