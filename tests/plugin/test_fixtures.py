@@ -126,26 +126,27 @@ LINES = {
     "gpu_benchmark.pedantic(out.fill, (1,), check=lambda: 1)": "TypeError: pedantic(check=*) is called as *",
     "gpu_benchmark.verify(gpu_benchmark(abs, out), out, rtol='1e-6')": "ValueError: rtol='1e-6': must be a *",
 }
+OF_UNITTEST = """
+import unittest
+
+class TestIt(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def uses(self, gpu_benchmark):
+        self.used = gpu_benchmark
+
+    def test_it(self):
+        self.used.guarded("a")  # of unittest
+"""
 
 
 def test_what_is_refused_is_told_at_the_users_line_and_without_our_frames(plain):
     tests = [REFUSED.replace("LINE", line).replace("_it", f"_{at}") for at, line in enumerate(LINES)]
-    shown = plain("".join(tests)).stdout
-    shown.fnmatch_lines_random([f"E  *{told}" for told in LINES.values()])
+    shown = plain("".join(tests) + OF_UNITTEST).stdout
+    shown.fnmatch_lines_random([f"E  *{told}" for told in LINES.values()] + [">  *# of unittest"])
     ends = [line for line in shown.lines if re.fullmatch(r"test_doubling\.py:\d+: \w+Error", line)]
-    assert len(ends) == len(LINES)
+    assert len(ends) == len(LINES) + 1
     shown.no_fnmatch_line("*pytest_gpukern/*.py:*")
     plain(tests[0], "--full-trace").stdout.fnmatch_lines(["*pytest_gpukern*/measured_test.py:*"])
-
-
-def test_a_test_of_unittest_shows_what_is_refused_without_our_frames_too(plain):
-    uses = (
-        "@pytest.fixture(autouse=True)\n    def uses(self, gpu_benchmark):\n        self.used = gpu_benchmark"
-    )
-    refused = "def test_it(self):\n        self.used.guarded('a')  # refused"
-    shown = plain(f"import unittest\nclass TestIt(unittest.TestCase):\n    {uses}\n    {refused}\n").stdout
-    shown.fnmatch_lines([">  *# refused", "test_doubling.py:9: TypeError"])
-    shown.no_fnmatch_line("*pytest_gpukern/*.py:*")
 
 
 def test_a_mistake_of_ours_keeps_its_frames(plain, monkeypatch):
