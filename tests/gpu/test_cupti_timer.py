@@ -262,19 +262,7 @@ def cupy_call(backend):
     return lambda: cupy.exp(x, out=out), "exp"
 
 
-def cublas_call(backend):
-    import cupy
-
-    a = cupy.ones((512, 512), cupy.float32)
-    out = cupy.empty_like(a)
-    return lambda: cupy.matmul(a, a, out=out), ""
-
-
-@pytest.mark.parametrize(
-    ("name", "make"),
-    [("numba", numba_call), ("cupy", cupy_call), ("cupy", cublas_call)],
-    ids=["numba", "cupy", "cublas"],
-)
+@pytest.mark.parametrize(("name", "make"), [("numba", numba_call), ("cupy", cupy_call)])
 def test_kernels_of_every_library_are_attributed(timer_on, name, make):
     backend = opened(name)
     with backend.current():

@@ -263,10 +263,7 @@ def test_unverified(gpu_benchmark):
 @pytest.mark.gpu_benchmark(timer="host")
 def test_on_the_host(benchmark):
     assert benchmark(sorted, [2, 1]) == [1, 2]
-"""
 
-
-REJECTED = """
 @doubling.wrong("numba", expected_fault="launch failed", offset=(35_184_372_088_832,))
 def strays_far(x, y, stream, offset):
     return lambda: far_away[1, 64, stream](x, y, offset)
@@ -282,18 +279,15 @@ def test_after(gpu_benchmark):
 """
 
 
-def test_a_variant_that_is_rejected_may_lose_the_context_and_the_next_test_passes(pytester, plugin_option):
-    pytester.makepyfile(test_it=IN_A_PROBLEM + REJECTED)
-    result = pytester.runpytest_subprocess(*plugin_option, "--gpu-benchmark", "-k", "rejected or after")
-    result.assert_outcomes(passed=2, deselected=7)
-
-
 def test_a_launch_that_is_refused_or_strays_is_named_and_what_is_swallowed_fails(pytester, plugin_option):
-    """CUDA says nothing of what strays by little: the allocation is larger than the array."""
+    """CUDA says nothing of what strays by little: the allocation is larger than the array.
+
+    A variant that is rejected may lose the context, and the next test passes.
+    """
     pytester.makepyfile(test_it=IN_A_PROBLEM)
     options = ("--gpu-benchmark", "--gpukern-report=run.json", "-rf")
     result = pytester.runpytest_subprocess(*plugin_option, *options)
-    result.assert_outcomes(passed=2, failed=5)
+    result.assert_outcomes(passed=4, failed=5)
     lines = IN_A_PROBLEM.strip().splitlines()
     (line,) = [number for number, text in enumerate(lines, 1) if text.endswith("# the fault")]
     told = f"launch failed: launching numba.too_many_threads, test_it.py:{line} in <lambda>: *"
@@ -305,7 +299,7 @@ def test_a_launch_that_is_refused_or_strays_is_named_and_what_is_swallowed_fails
     # The driver's name or the runtime's, as the library has it that sees the error first.
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in shown or "cudaErrorIllegalAddress" in shown
     result.stdout.fnmatch_lines(["*still hold poison*", "  the test caught this and went on; *"])
-    result.stdout.fnmatch_lines(["gpukern: 5 incorrect*2 unchecked*"])
+    result.stdout.fnmatch_lines(["gpukern: *5 incorrect*2 unchecked*"])
     found = results_in(pytester.path / "run.json")
     (times,) = found["test_it/test_on_the_host"]["measurements"]
     assert (times["scope"], times["timer"], times["invalid"]) == ("kernel", "host", None)
