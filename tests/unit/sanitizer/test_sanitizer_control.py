@@ -68,7 +68,7 @@ def test_a_record_that_names_no_kernel_is_not_what_was_planted(told):
 
 
 def test_a_tool_that_hangs_is_ended_and_not_believed(told, monkeypatch):
-    monkeypatch.setattr(self_check, "_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(self_check, "_TIMEOUT_S", 0.2)
     assert "was stopped, since it said nothing for too long" in told(log="", sleep=60)
 
 
