@@ -21,7 +21,6 @@ from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.ceilings import Ceilings
-from pytest_gpukern.problems.variants import Variant
 from pytest_gpukern.run import case_subject
 from pytest_gpukern.run.case_subject import sets_wanted
 from pytest_gpukern.run.spine import NotRunError, SubjectContext, with_facts
@@ -545,12 +544,6 @@ def test_a_case_that_cannot_run_says_why(gpu, monkeypatch, variant, problem, env
     monkeypatch.setattr(case_subject, "available_host_bytes", lambda: 2.0**30)
     case = case_of(right, problem=doubling(**problem), **variant)
     assert why_not(case, FakeEnvironment(gpu, **environment)) == reason
-
-
-def test_a_file_that_could_not_be_imported_gives_its_own_reason(gpu):
-    problem = doubling(N)
-    problem.variants.add(Variant("lost", "numba", None, unavailable="lib is not installed"))
-    assert why_not(only_case(problem), FakeEnvironment(gpu)) == "lib is not installed"
 
 
 def test_what_the_simulator_lacks_matters_only_there(gpu, timer):
