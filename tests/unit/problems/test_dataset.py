@@ -59,14 +59,6 @@ def test_arrays_whose_shape_is_drawn_are_refused_with_both_shapes(many):
         sets.get(problem, {"n": 2000}, 1)
 
 
-def test_each_set_of_a_point_is_made_once():
-    problem, calls = counting()
-    sets = Datasets()
-    assert sets.get(problem, {"n": 8}, 0) is sets.get(problem, {"n": 8}, 0)
-    assert sets.get(problem, {"n": 8}, 1) is not sets.get(problem, {"n": 8}, 0)
-    assert len(calls) == 2
-
-
 @pytest.mark.parametrize("other", ["point", "problem"])
 def test_another_point_or_problem_drops_what_was_held(other):
     problem, calls = counting()
