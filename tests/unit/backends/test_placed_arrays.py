@@ -13,7 +13,6 @@ from pytest_gpukern import Output
 from pytest_gpukern.arrays.compare import POISON
 from pytest_gpukern.arrays.memory import (
     GUARD_BYTES,
-    INPUT_GUARD,
     LAYOUTS,
     OUTPUT_GUARD,
     Damage,
@@ -49,21 +48,6 @@ def allocation_of(placed):
     for start, pattern in placed.zones():
         allocation[start : start + pattern.size] = pattern
     return allocation
-
-
-@FORMS
-@PLACES
-def test_a_placed_array_lies_where_it_should_and_holds_what_is_put_into_it(shape, dtype, placement):
-    placed = Placed(shape, np.dtype(dtype), placement, INPUT_GUARD)
-    allocation = allocation_of(placed)
-    contents = np.frombuffer(np.random.default_rng(1).bytes(placed.nbytes), np.uint8)
-    contents = np.ndarray(shape, dtype, contents.copy())
-    placed.put(allocation, contents)
-    assert placed.view(allocation).tobytes() == contents.tobytes()
-    assert placed.start == GUARD_BYTES + placement.offset * np.dtype(dtype).itemsize
-    assert placed.damage("a", lambda start, stop: allocation[start:stop]) == []
-    if placement.step > 1 and shape and contents.size > 1:
-        assert not placed.view(allocation).flags.c_contiguous
 
 
 @given(
