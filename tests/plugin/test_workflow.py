@@ -17,7 +17,7 @@ from repositories import Repository
 from pytest_gpukern import __version__
 
 from .conftest import repeat_sessions
-from .test_against import HERE, KERNELS, SUITE
+from .test_against import KERNELS, SUITE, environment
 
 WORKFLOW = (Path(__file__).parents[2] / "pytest_gpukern/cli/templates/kernels.yml").read_text(
     encoding="utf-8"
@@ -139,17 +139,13 @@ class Runner:
         gh.write_text(GH)
         gh.chmod(0o755)
         (self._temp / "path").touch()
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "PYTEST_"))}
-        kept.pop("NUMBA_ENABLE_CUDASIM", None)
-        self._environ = kept | PARSED["env"]
-        self._environ |= {
-            "CI": "true",
-            "CUDA_VISIBLE_DEVICES": "",
-            "PATH": f"{programs}{os.pathsep}{kept['PATH']}",
-            "PYTHONPATH": os.pathsep.join([str(HERE), *kept.get("PYTHONPATH", "").split(os.pathsep)]),
-            "RUNNER_TEMP": str(self._temp),
-            "GITHUB_PATH": str(self._temp / "path"),
-        }
+        self._environ = environment(
+            **PARSED["env"],
+            CI="true",
+            PATH=f"{programs}{os.pathsep}{os.environ['PATH']}",
+            RUNNER_TEMP=str(self._temp),
+            GITHUB_PATH=str(self._temp / "path"),
+        )
 
     def _step(self, step):
         if step.get("uses", "").startswith("actions/checkout@"):
@@ -269,10 +265,7 @@ def test_a_job_that_measured_nothing_says_so_in_the_place_of_the_comment_before(
 def test_a_push_and_a_merge_queue_are_compared_with_the_stored_baseline(tmp_path, origin):
     record = [sys.executable, "-m", "pytest", "-p", "fake_gpu", "-p", "no:cacheprovider", "--gpu-benchmark"]
     record += ["--gpukern-baseline=create", "--gpukern-sessions=1", "--gpukern-isolate=off"]
-    environ = {name: value for name, value in os.environ.items() if name != "CI"}
-    paths = [str(HERE), *environ.get("PYTHONPATH", "").split(os.pathsep)]
-    environ |= {"PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": "", "PYTEST_ADDOPTS": ""}
-    subprocess.run(record, cwd=origin.top, env=environ, check=True, capture_output=True)
+    subprocess.run(record, cwd=origin.top, env=environment(), check=True, capture_output=True)
     repeat_sessions(origin.top, 3)
     same = origin.commit()
     runner = Runner(tmp_path / "same", origin, "merge_group", same, "-p fake_gpu --gpukern-isolate=off")
