@@ -146,7 +146,11 @@ def tallied(found: FleetFindings) -> set[str]:
 
 
 def simulate(
-    fleets: int = FLEETS, *, cards: int = CARDS, tell: Callable[[str], None] = lambda _: None
+    fleets: int = FLEETS,
+    *,
+    cards: int = CARDS,
+    heavy_tails: Sequence[bool] = (False, True),
+    tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Counter[str]]:
     """Returns kind of fleet → what was named → in how many fleets; fleets with planted faults are a quarter.
 
@@ -154,7 +158,7 @@ def simulate(
     """
     of, table = spreads(), {}
     hosts = [f"host{number}" for number in range(cards // CARDS_OF_A_HOST)]
-    for heavy in (False, True):
+    for heavy in heavy_tails:
         for planted in (False, True):
             kind = f"{'t3' if heavy else 'normal'} tails, {'with faults' if planted else 'healthy'}"
             rng, counts = np.random.default_rng((SEED, heavy, planted)), Counter[str]()
