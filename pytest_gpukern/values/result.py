@@ -22,8 +22,10 @@ from pytest_gpukern.values.untrusted_json import Figure, Json
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 JsonDict = dict[str, Any]
-Whole = Annotated[int, Meta(ge=0)]
-Value = bool | int | float | str | tuple[str, ...] | None
+_LARGEST = 2**63 - 1
+"""A file may hold a larger number, of which Python makes no float."""
+Whole = Annotated[int, Meta(ge=0, le=_LARGEST)]
+Value = bool | Annotated[int, Meta(ge=-_LARGEST, le=_LARGEST)] | float | str | tuple[str, ...] | None
 """One value that an observer saw, such as a clock; its label and unit are in the row of the observer."""
 Observations = dict[str, dict[str, Value]]
 """Name of an observer → name of a figure → its value; what is not known is left out."""
@@ -70,7 +72,7 @@ class Summary(Stored, frozen=True):
     median_ns: Figure
     low_ns: Figure
     high_ns: Figure
-    n: int
+    n: Whole
     notes: tuple[Note, ...] = ()
 
     @property
@@ -112,7 +114,7 @@ class KernelFacts(Stored, frozen=True, gc=False):  # nothing in it refers back t
     grid: tuple[Whole, Whole, Whole] | None = None
     block: tuple[Whole, Whole, Whole] | None = None
     symbol: str | None = None
-    blocks_per_sm: int | None = None
+    blocks_per_sm: Whole | None = None
     occupancy: float | None = None
     limited_by: str | None = None
     spill_bytes: Whole | None = None
@@ -235,7 +237,7 @@ class Measurement(Stored, frozen=True):
     scope: str
     timer: str
     cache: str
-    iterations: int
+    iterations: Whole
     summary: Summary
     measures: str = ""
     samples_ns: tuple[Figure, ...] = ()
@@ -249,8 +251,8 @@ class Measurement(Stored, frozen=True):
     device_ns: float | None = None
     work: tuple[DeviceWork, ...] = ()
     order: tuple[int, ...] = ()
-    buffer_sets: int = 1
-    invalid_samples: int = 0
+    buffer_sets: Whole = 1
+    invalid_samples: Whole = 0
     traffic_bytes: float | None = None
     flops: float | None = None
     invalid: str | None = None
@@ -290,19 +292,19 @@ class DeviceActivity(Stored, frozen=True):
 
     kind: str
     name: str
-    start_ns: int
-    end_ns: int
+    start_ns: Whole
+    end_ns: Whole
     device: int
     context: int
     stream: int
-    size_bytes: int = 0
+    size_bytes: Whole = 0
     source: str | None = None
     target: str | None = None
     grid: tuple[int, int, int] | None = None
     block: tuple[int, int, int] | None = None
-    registers: int | None = None
-    static_shared_bytes: int | None = None
-    dynamic_shared_bytes: int | None = None
+    registers: Whole | None = None
+    static_shared_bytes: Whole | None = None
+    dynamic_shared_bytes: Whole | None = None
 
 
 class Trace(Stored, frozen=True):
@@ -333,8 +335,8 @@ class OutputError(Stored, frozen=True):
         atol: the absolute tolerance; None where no tolerance judges the output.
     """
 
-    size: int
-    mismatches: int
+    size: Whole
+    mismatches: Whole
     max_abs: float | None
     max_rel: float | None
     max_ulp: float | None
@@ -373,7 +375,7 @@ class Verdict(Stored, frozen=True):
     detectable: float | None = None
     gates: bool = True
     suspected: bool = False
-    sessions: int = 1
+    sessions: Whole = 1
     anchor: float | None = None
     differences: tuple[Difference, ...] = ()
     false_alarm: Figure = 0.0

@@ -11,10 +11,10 @@ import typing
 
 from hypothesis import strategies as st
 
-ANYTHING = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(max_size=8)
+ANYTHING = st.none() | st.booleans() | st.integers(1 - 2**63, 2**63 - 1) | st.text(max_size=8)
 SCALARS = {
     str: st.text(max_size=8),
-    int: st.integers(-(2**63), 2**63),
+    int: st.integers(1 - 2**63, 2**63 - 1),
     float: st.floats(allow_nan=False, allow_infinity=False),
     bool: st.booleans(),
     typing.Any: ANYTHING
@@ -33,9 +33,9 @@ def values_of(kind):
         hints = typing.get_type_hints(kind, include_extras=True)
         return st.builds(kind, **{name: values_of(hint) for name, hint in hints.items()})
     if origin is typing.Annotated:
-        return st.integers(0, 2**63)
+        return st.integers(0, 2**63 - 1)
     if origin in UNIONS and len(inner) > 2:
-        return st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(max_size=8)
+        return st.none() | st.booleans() | st.integers(1 - 2**63, 2**63 - 1) | st.text(max_size=8)
     if origin in UNIONS:
         return st.none() | values_of(inner[0])
     if origin in (dict, collections.abc.Mapping):

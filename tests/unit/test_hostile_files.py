@@ -262,6 +262,10 @@ OF_A_BASELINE = {
     "no time": ((MEDIAN, 0), "records[0].epochs[0].sessions[0].measurements[0]: expected 0 ≤ low_ns"),
     "a time that is null": ((MEDIAN, None), "measurements[0]: expected 0 ≤ low_ns"),
     "an endless time": ((MEDIAN, 10**400), "out of range"),
+    "an endless figure": (
+        ((*MEASURED, "observations"), {"clocks": {"sm_mhz": 10**400}}),
+        "Expected `int` <= 9223372036854775807",
+    ),
     "no times": (((*SESSION, "measurements"), []), "measurements: expected at least one"),
     "half a key": (((*MEASURED, "cache"), ""), "expected names of scope, timer and cache"),
     "a process that is gone": (((*SESSION, "session"), "x"), "missing required field `fingerprint`"),
