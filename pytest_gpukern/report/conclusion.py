@@ -31,8 +31,6 @@ from pytest_gpukern.values.result import Correctness, GateFailure, Result, Sessi
 from pytest_gpukern.values.untrusted_json import first_line
 from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone, VerdictKind, severity
 
-_SHOWN = 3
-"""Sizes that a title names."""
 _ROUNDOFFS = {"float32": 2.0**-24, "float16 or TF32": 2.0**-11}
 """Largest relative error of rounding once (IEEE 754; TF32 has as many digits as float16)."""
 _NEAR = 16.0
@@ -115,7 +113,7 @@ class FailureCard:
 
     @property
     def title(self) -> str:
-        return f"{self.name}: {units.named(self.sizes, _SHOWN)}" if self.sizes else self.name
+        return f"{self.name}: {units.named(self.sizes, units.SHOWN)}" if self.sizes else self.name
 
     @property
     def headline(self) -> str:

@@ -16,8 +16,6 @@ from pytest_gpukern.report import units
 from pytest_gpukern.values.difference import DEVICE, SAME_MACHINE, Difference
 from pytest_gpukern.values.result import Verdict
 
-_SHOWN = 3
-
 
 def head(compared: Sequence[Compared], shift: Shift | None, *, wrong: bool = False) -> list[str]:
     """Says what changed, whether outputs did, the common shift, and what changed beyond it, a sentence each.
@@ -109,7 +107,7 @@ def _residual(compared: Sequence[Compared], shift: Shift) -> str:
     if not changed:
         return "no kernel's time changed"
     changed.sort(key=lambda entry: -units.size_of_change(entry[0]))
-    return units.named((text for _, text in changed), _SHOWN)
+    return units.named((text for _, text in changed), units.SHOWN)
 
 
 def _left(verdict: Verdict, scale: float) -> float | None:

@@ -15,6 +15,7 @@ from pytest_gpukern.measure.host_load import BUSY_HOST, LOAD, OTHERS_SHARE
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.report import units
 from pytest_gpukern.report.run import BASELINE, CODE_ON_RECORD, NextStep, RunResults
+from pytest_gpukern.report.units import SHOWN
 from pytest_gpukern.values.failure_table import BY_DEFAULT, FAILURES, KIND_OF_FINDING
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.note import NO_GPU, About
@@ -25,8 +26,6 @@ from pytest_gpukern.values.verdict_table import STATES, VerdictKind
 _SHAPE_RECORDS = ("all", "device", "timer", "cache", "scope", "backend", "size", "axis", "baseline-dir")
 
 _MOST_FILES = 4
-SHOWN = 3
-"""Cases that a command names."""
 
 
 def record_lines(report: RunResults, config: pytest.Config) -> list[str | NextStep]:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pytest_gpukern.report import units
 from pytest_gpukern.report.rows import Footnote, ResultRow, rows_of, shared_sizes
 from pytest_gpukern.report.run import RunResults, Skip
+from pytest_gpukern.report.units import SHOWN
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import Correctness, Result
 from pytest_gpukern.values.verdict_table import STATES, Tone
 
-_FEW_REASONS = _SHOWN = 3
+_FEW_REASONS = 3
 _LEAST_SHARE = 0.01
 _OFTEN, _MOST_RUNS = 0.1, 0.67
 """Chances of a false alarm in a run: from which a remedy is told, and from which runs are not counted."""
@@ -125,7 +126,7 @@ def outcomes(run: RunResults) -> str:
 def skip_texts(skips: Sequence[Skip]) -> list[str]:
     """Returns a sentence for each distinct reason: how many, why, and up to three ids."""
     reasons = grouped((why(skip), skip.id) for skip in skips)
-    return [f"{len(ids)} skipped: {reason} ({units.named(ids, _SHOWN)})" for reason, ids in reasons.items()]
+    return [f"{len(ids)} skipped: {reason} ({units.named(ids, SHOWN)})" for reason, ids in reasons.items()]
 
 
 def why(skip: Skip) -> str:

@@ -155,7 +155,7 @@ def _remarks(kind: str, remarks: Sequence[Remark], width: int, details: str | No
     lines = []
     for remark in remarks[:most]:
         whole = details is None
-        who = units.named(remark.labels, 3 if whole else 1)
+        who = units.named(remark.labels, units.SHOWN if whole else 1)
         first, *rest = remark.footnote.text.split("\n")
         subject = wrapped(f"{kind or 'note'} {who}: {first}", width)
         lines += [Line(line.text, markup_of(kind), (kind,)) for line in subject]

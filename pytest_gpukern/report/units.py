@@ -104,6 +104,10 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+SHOWN = 3
+"""Names that a line, a title or a command has room for."""
+
+
 def named(items: Iterable[object], most: int = 5) -> str:
     """Returns the first names, and counts the others: `node1, node2 and 3 more`."""
     names = [*map(str, items)]

@@ -22,7 +22,7 @@ from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.process import Process
 from pytest_gpukern.processes.sessions import Ending
 from pytest_gpukern.report.run import AGAINST
-from pytest_gpukern.report.units import counted, named
+from pytest_gpukern.report.units import SHOWN, counted, named
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import AgainstError, Revisions, resolve, set_up, worktree
 from pytest_gpukern.revisions.trees import Trees, Turns, Waiting
@@ -235,7 +235,7 @@ def closing(cases: Mapping[str, judging.Both], removed: Sequence[str], *, uncoll
     failed = grouped((first_line(text), nodeid) for nodeid, text in failures.items() if text is not None)
     lines = []
     if known:
-        some = f" ({named(changed, 3)})" if changed else ""
+        some = f" ({named(changed, SHOWN)})" if changed else ""
         unknown = f", unknown in {len(cases) - len(known)}" if len(known) < len(cases) else ""
         same = f"machine code: same in {counted(len(known) - len(changed), 'case')}"
         lines.append(f"{same}, changed in {len(changed)}{some}{unknown}")
@@ -245,11 +245,11 @@ def closing(cases: Mapping[str, judging.Both], removed: Sequence[str], *, uncoll
             "libraries on both sides, and times that agree"
         )
     for why, nodeids in failed.items():
-        lines.append(f"{len(nodeids)} failed on the base, so not compared: {named(nodeids, 3)}: {why}")
+        lines.append(f"{len(nodeids)} failed on the base, so not compared: {named(nodeids, SHOWN)}: {why}")
     if uncollected:
         lines.append("if the base has to be built first, give --gpukern-against-setup=CMD")
     if new:
-        lines.append(f"{len(new)} new, not in the base: {named(new, 3)}")
+        lines.append(f"{len(new)} new, not in the base: {named(new, SHOWN)}")
     if removed:
-        lines.append(f"{len(removed)} removed since the base: {named(removed, 3)}")
+        lines.append(f"{len(removed)} removed since the base: {named(removed, SHOWN)}")
     return lines

@@ -100,9 +100,8 @@ class Recording:
 
     def __init__(self, environment: Environment) -> None:
         self._store, self._environment = environment.store, environment
-        self.extra: dict[str, ExtraSessions] = {}
+        self.extra: dict[str, ExtraSessions] | None = None
         self.short: dict[str, list[str]] = {}
-        self._has_measured = False
 
     def measure(
         self,
@@ -122,7 +121,7 @@ class Recording:
             for nodeid, result in results.items()
             if not (failed(nodeid) or self._is_other_code(result)) and self._would_write(result)
         ]
-        done, count = 0, sessions - 1
+        extra, done, count = dict[str, ExtraSessions](), 0, sessions - 1
         progress = telling(f"tests in {count} more sessions")
 
         def show(number: int, finished: int, total: int) -> None:
@@ -131,7 +130,7 @@ class Recording:
         on_cards = ((results[nodeid].fingerprint.device_uuid, nodeid) for nodeid in nodeids)
         by_gpu = grouped((uuid if uuid in cards else None, nodeid) for uuid, nodeid in on_cards)
         for uuid, tests in by_gpu.items():
-            self.extra |= measure_extra_sessions(
+            extra |= measure_extra_sessions(
                 dataclasses.replace(environment.children, card=uuid or environment.children.card),
                 tests,
                 range(2, sessions + 1),
@@ -139,7 +138,7 @@ class Recording:
                 progress=show,
             )
             done += len(tests) * count
-        self._has_measured = True
+        self.extra = extra
 
     def write(
         self,
@@ -153,14 +152,15 @@ class Recording:
         return self._store.flush()
 
     def _record(self, nodeid: str, result: Result, sessions: Sequence[Result], *, failed: bool) -> None:
-        store, wanted, extra = self._store, self._environment.settings.sessions, self.extra.get(nodeid)
+        store, wanted = self._store, self._environment.settings.sessions
+        extra = (self.extra or {}).get(nodeid)
         to_record = sessions_to_record(result, sessions)
         few = extra is not None and (extra.refused or len(to_record) < SESSIONS_TO_RECORD)
         if failed or not self._would_write(result):
             store.add(result, model_key=self._model_key(result), test_failed=failed)  # it says why
         elif self._is_other_code(result):
             store.refuse(result.case, "slower than its current epoch: use --gpukern-baseline=update")
-        elif wanted > 1 and not self._has_measured:
+        elif wanted > 1 and self.extra is None:
             store.refuse(result.case, f"the run ended before {wanted} sessions had measured it")
         elif extra is not None and extra.reason is not None and few:
             store.refuse(result.case, extra.reason)

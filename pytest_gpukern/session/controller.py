@@ -295,7 +295,7 @@ class Controller:
         ):
             with phase("recording sessions"):
                 self._recording.measure(self._results, self._failed_by_itself, self._cards, self._telling)
-            for nodeid, extra in self._recording.extra.items():
+            for nodeid, extra in (self._recording.extra or {}).items():
                 self._sessions[nodeid] += extra.results
         return looped
 

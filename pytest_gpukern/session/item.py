@@ -336,7 +336,7 @@ def conclude(item: pytest.Item, *, subtest_failed: bool) -> None:
         from pytest_gpukern.values.note import Note
 
         test.evidence.add_note(Note(f"INCORRECT in an earlier attempt: {attempt.was_incorrect}"))
-    _fail_by_the_gate(item, test, test.settle())
+    fail_by_the_gate(item, test, test.settle())
 
 
 def end_observing(item: pytest.Item, nextitem: pytest.Item | None) -> None:
@@ -347,7 +347,7 @@ def end_observing(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     if test is not None and test.result is not None:
         test.let_go()
         values = getattr(item, "funcargs", None) or {}  # which pytest drops only once it has reported
-        _fail_by_the_gate(item, test, test.finish_observing(passed=test.ended, let_go=values.clear))
+        fail_by_the_gate(item, test, test.finish_observing(passed=test.ended, let_go=values.clear))
     _fail_where_threads_go_on_launching(item, failed=test is not None and bool(test.gate_failures))
 
 
@@ -368,7 +368,7 @@ def _fail_where_threads_go_on_launching(item: pytest.Item, *, failed: bool) -> N
         raise failure(f"{why}; join it in the test")
 
 
-def _fail_by_the_gate(item: pytest.Item, test: MeasuredTest, failures: Sequence[GateFailure]) -> None:
+def fail_by_the_gate(item: pytest.Item, test: MeasuredTest, failures: Sequence[GateFailure]) -> None:
     """Fails a test for the gate's reasons, if any; in a child session its parent judges."""
     if failures and stash.judges(item.config):
         test.gate_failures = tuple(failures)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import pytest
 
-from pytest_gpukern.session.item import case_of, failure, new_test
+from pytest_gpukern.session.item import case_of, fail_by_the_gate, failure, new_test
 
 if TYPE_CHECKING:
     from pytest_gpukern.processes.sessions import Ending
@@ -83,6 +83,4 @@ def _end(item: pytest.Item, ending: Ending) -> None:
         pytest.xfail(ending.text)
     if ending.outcome == "skipped":
         raise pytest.skip.Exception(ending.text, _use_item_location=True)
-    test.gate_failures = test.settle()
-    if test.gate_failures:
-        raise failure("\n".join(map(str, test.gate_failures)))
+    fail_by_the_gate(item, test, test.settle())
