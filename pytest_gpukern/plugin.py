@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +27,8 @@ from pytest_gpukern.session.item import (
 )
 from pytest_gpukern.session.stash import (
     BEGAN_WITH,
+    FIXTURE,
+    OPENED,
     distributes,
     environment_for_test,
     environment_of,
@@ -33,6 +36,8 @@ from pytest_gpukern.session.stash import (
     reports,
     settings_of,
     simulator_of,
+    stop_watching_files,
+    watch_files,
 )
 from pytest_gpukern.values.options import (
     add_options,
@@ -65,6 +70,8 @@ def pytest_load_initial_conftests(
         early_config.stash[BEGAN_WITH] = dict(os.environ)
         simulator_of(early_config)
         supply()
+        if settings_of(early_config).benchmark:
+            watch_files(early_config)
         if settings_of(early_config).code:
             from pytest_gpukern.code.captured_test import install
 
@@ -78,12 +85,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Checks the options, chooses the device and gives the controller its collector."""
     config.addinivalue_line(
         "markers",
-        "gpu_benchmark(bytes=, flops=, threshold=, timer=, cache=, group=, timeout=, outputs=, "
-        "inout=, written=, determinism=, scope=): pytest-gpukern checks, measures and judges the test. Every "
+        "gpu_benchmark(bytes=, flops=, threshold=, timer=, cache=, group=, timeout=, outputs=, inout=, "
+        "written=, determinism=, scope=, reads=): pytest-gpukern checks, measures and judges the test. Every "
         "argument is optional. outputs=3 or outputs=(2, 'out') names the arguments that a call writes; we "
         "poison them before it. inout= names those that it updates in place. written={'out': index} says "
-        "which part of an output it writes. With --gpu-benchmark, the marker also holds for tests of "
-        "pytest-benchmark's fixture",
+        "which part of an output it writes. reads= names files that the test loads. With --gpu-benchmark, "
+        "the marker also holds for tests of pytest-benchmark's fixture",
     )
     config.addinivalue_line("markers", "thread_unsafe(reason=): pytest-run-parallel runs it in one thread")
     isolation = None
@@ -91,6 +98,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_gpukern.session.isolation import Isolation
 
         isolation = Isolation(config)
+        stop_watching_files(config)
     if plugin_requested(config):
         environment = environment_of(config)
         if sanitizing_tool() is not None and environment.gpu.has_gpu:
@@ -163,7 +171,9 @@ def pytest_make_collect_report(
 
     A run that did not ask for this plugin keeps its error, and is told of the simulator.
     """
-    report = yield
+    opened = collector.config.stash.get(OPENED, None) if isinstance(collector, pytest.File) else None
+    with opened.during(collector.nodeid) if opened is not None else nullcontext():
+        report = yield
     if report.failed:
         from pytest_gpukern.session.collection import explain_failure
 
@@ -183,6 +193,10 @@ def pytest_collection_modifyitems(
         with counted_as_benchmarks(config, items):
             yield
         if plugin_requested(config):
+            if (voucher := settings_of(config).voucher) is not None:
+                from pytest_gpukern.session.unchanged import leave_out_unchanged
+
+                leave_out_unchanged(config, items, voucher)
             prepare_tests(session, items, deselected=collected - len(items))
     except pytest.UsageError as error:
         # xdist takes a worker that stops while it collects for a crash, and fails an assertion.
@@ -211,7 +225,10 @@ def pytest_fixture_setup(
 ) -> Generator[None, Any, Any]:
     """Measures on the GPU what a marked test hands to pytest-benchmark's fixture."""
     __tracebackhide__ = True
-    value = yield
+    several = fixturedef.scope != "function"
+    opened = request.config.stash.get(OPENED, None) if several else None
+    with opened.during(f"{FIXTURE}{fixturedef.argname}") if opened is not None else nullcontext():
+        value = yield
     if fixturedef.argname == "benchmark" and plugin_requested(request.config):
         from pytest_gpukern.session.take_over_benchmark import take_over, unlist_simulated
 

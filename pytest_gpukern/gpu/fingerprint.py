@@ -58,7 +58,7 @@ def take_provenance(folder: Path, environ: Mapping[str, str] = os.environ) -> Pr
     Asks git once, for five seconds at most; without git or a repository nothing is known. CI mostly checks
     out no branch by name, and then its variables name it.
     """
-    status = _git(["status", "--porcelain=v2", "--branch", "--untracked-files=no"], folder, environ)
+    status = asked_of_git(["status", "--porcelain=v2", "--branch", "--untracked-files=no"], folder, environ)
     if status is None:
         return Provenance(ci_url=_ci_page(environ))
     lines = status.splitlines()
@@ -76,7 +76,7 @@ def take_provenance(folder: Path, environ: Mapping[str, str] = os.environ) -> Pr
     )
 
 
-def _git(arguments: list[str], folder: Path, environ: Mapping[str, str]) -> str | None:
+def asked_of_git(arguments: list[str], folder: Path, environ: Mapping[str, str] = os.environ) -> str | None:
     """Returns what git prints within five seconds; None if there is no git, or it refuses."""
     known = {name: value for name, value in environ.items() if name not in OF_A_REPOSITORY}
     command = ["git", "--no-optional-locks", *arguments]  # a look must not make the user's own git wait

@@ -22,7 +22,7 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.recorded import trends
 from pytest_gpukern.report.records import accept, repeat
 from pytest_gpukern.report.rows import OTHER_CARD, ceiling_shares, doubt_about, own_size, shared_sizes
-from pytest_gpukern.report.run import AGAINST, BASELINE, RunResults
+from pytest_gpukern.report.run import AGAINST, BASELINE, UNCHANGED, RunResults
 from pytest_gpukern.values.difference import DEVICE, NEW_CODE, SAME_CODE
 from pytest_gpukern.values.failure_table import FAILURES, KIND_OF_FINDING
 from pytest_gpukern.values.grouping import grouped
@@ -181,8 +181,9 @@ def headline(run: RunResults, failed: Sequence[FailureCard]) -> Headline:
         parts = [*_failures_in_words(failed)]
         parts += [f"{units.counted(len(run.problems), 'problem')} of the run"] if run.problems else []
         return Headline(FAILED, ", ".join(parts))
+    left_out = len(run.unchanged.tests) if run.unchanged is not None else 0
     if not run.ran:
-        return Headline("NOTHING RAN")
+        return Headline(UNCHANGED, units.counted(left_out, "test")) if left_out else Headline("NOTHING RAN")
     texts = (", ".join(_passed_in_words(run)), *_judged_in_words(run))
     return Headline("PASSED", " · ".join(filter(None, texts)))
 
@@ -221,6 +222,8 @@ def _passed_in_words(run: RunResults) -> Iterable[str]:
         yield f"{units.counted(len(run.rejected), 'broken case')} rejected"
     if unchecked:
         yield f"{unchecked} without a check"
+    if run.unchanged is not None and run.unchanged.tests:
+        yield f"{len(run.unchanged.tests)} unchanged"
     if not compiled and run.verdicts and all(kind.row.decided for kind in run.verdicts):
         yield f"{run.verdicts[VerdictKind.SLOWER] or 'none is'} slower"
 
@@ -257,7 +260,8 @@ def context(run: RunResults) -> list[str]:
     on = next((of.provenance for of in run.results if of.provenance and of.provenance.commit), None)
     commit = f"run on {on.state}" if on and not run.record_of else ""
     first = " · ".join(filter(None, ("; ".join(devices), commit)))
-    return [line for line in (first, _compared_with(run), _could_see(run)) if line]
+    unchanged = run.unchanged.lines if run.unchanged is not None else []
+    return [line for line in (first, _compared_with(run), *unchanged, _could_see(run)) if line]
 
 
 def _could_see(run: RunResults) -> str:

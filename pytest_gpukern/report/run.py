@@ -17,14 +17,17 @@ from pytest_gpukern.baseline.store import ToPrune
 from pytest_gpukern.findings.common_shift import Shift
 from pytest_gpukern.package import __version__
 from pytest_gpukern.report.rows import ResultRow, rows_of
+from pytest_gpukern.report.units import SHOWN, named
 from pytest_gpukern.values.fingerprint import Fingerprint
-from pytest_gpukern.values.result import GateFailure, JsonDict, Result
+from pytest_gpukern.values.result import GateFailure, JsonDict, Result, Whole
 from pytest_gpukern.values.settings import Settings
 from pytest_gpukern.values.stored import Stored
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 BASELINE, CODE_ON_RECORD = "baseline", "recorded code"
 """What a run is compared with, unless it names a revision or another run."""
+UNCHANGED = "UNCHANGED"
+"""What tests are that did not run since nothing that they load changed; never PASSED."""
 AGAINST = "against "
 """What stands before the short commit of a revision, where a run is compared with one."""
 
@@ -67,6 +70,53 @@ class Failure(Stored, frozen=True):
         return bool(self.reasons)
 
 
+class Voucher(Stored, frozen=True):
+    """Says for which tests a run vouches, and what they load: `--gpukern-only-changed=RUN.json` reads it.
+
+    Attributes:
+        refused: why the run vouches for no test, in words; empty where it does.
+        commit: hash of the commit that it ran on.
+        conditions: what has to be equal, such as `library numpy` → `2.4.6`.
+        fail_on: the kinds that failed it; a later run must not ask for more.
+        threshold: the smallest slowdown that mattered, 0.02 for 2 %.
+        opened: file of tests, or fixture of several tests → what was opened while it was collected, or made,
+            as paths from the repository's top; "" → what was opened otherwise.
+        tests: test that passed, and whose every time was judged or is new → what was opened in it.
+    """
+
+    refused: str = ""
+    commit: str = ""
+    conditions: dict[str, str] = {}
+    fail_on: tuple[str, ...] = ()
+    threshold: float = 0.0
+    opened: dict[str, tuple[str, ...]] = {}
+    tests: dict[str, tuple[str, ...]] = {}
+
+
+class Unchanged(Stored, frozen=True):
+    """Says which tests did not run, since nothing that they load changed, and why the others ran.
+
+    Attributes:
+        vouches: `a1b2c3d, where they passed with these libraries, 3 days ago`; empty if nothing vouches.
+        tests: those that did not run.
+        ran: why others ran → how many did.
+    """
+
+    vouches: str = ""
+    tests: tuple[str, ...] = ()
+    ran: dict[str, Whole] = {}
+
+    @property
+    def lines(self) -> list[str]:
+        """Returns `412 of 573 not run: nothing that they load differs from …`, and why the others ran."""
+        count, running = len(self.tests), sum(self.ran.values())
+        reasons = named([f"{why} ({number})" for why, number in self.ran.items()], SHOWN)
+        if not self.tests:
+            return [f"no test was left out: {reasons}"]
+        left = f"{count} of {count + running} not run: nothing that they load differs from {self.vouches}"
+        return [left, *([f"{running} run: {reasons}"] if running else [])]
+
+
 @dataclass(frozen=True)
 class RunResults:
     """Holds what a run found out.
@@ -89,6 +139,8 @@ class RunResults:
         created: when the run ended.
         version: release of pytest-gpukern that made it.
         name: of the file that it was read from; empty for a run that has just ended.
+        unchanged: which tests were left out since nothing that they load changed; None in most runs.
+        voucher: for which tests a later run may do so; None where that was not looked at.
         record_of: what baselines hold, as `vector_exp on nvidia-h200`, where these are told of and nothing
             ran; else empty.
 
@@ -118,6 +170,8 @@ class RunResults:
     created: datetime = field(default_factory=lambda: datetime.now(UTC))
     version: str = __version__
     name: str = field(default="", compare=False)
+    unchanged: Unchanged | None = None
+    voucher: Voucher | None = None
     record_of: str = ""
     settings: Settings = field(default_factory=Settings)
     places: Mapping[str, tuple[str, int]] = field(default_factory=dict)

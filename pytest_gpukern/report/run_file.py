@@ -14,7 +14,7 @@ from msgspec import Meta, Struct, structs
 from pytest_gpukern.baseline.codec import Processes, folded_record, unfolded, whole_record
 from pytest_gpukern.baseline.record import Record
 from pytest_gpukern.findings.common_shift import Shift
-from pytest_gpukern.report.run import Failure, NextStep, RunResults, Skip
+from pytest_gpukern.report.run import Failure, NextStep, RunResults, Skip, Unchanged, Voucher
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import Result
 from pytest_gpukern.values.stored import plain
@@ -104,3 +104,5 @@ class _RunFile(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
     problems: tuple[str, ...]
     duration_s: Figure | None
     spent_s: dict[str, Figure]
+    unchanged: Unchanged | None = None
+    voucher: Voucher | None = None

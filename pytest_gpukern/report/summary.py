@@ -116,8 +116,9 @@ def outcomes(run: RunResults) -> str:
     counts["failed otherwise"] += len(run.failures.keys() - {result.nodeid for result in run.results})
     rejected = f"broken case{'s' * (len(run.rejected) != 1)} rejected"
     counts[rejected] = len(run.rejected)
-    order = ("passed", "compiled", rejected, *_FAILED, "simulated", "unchecked")
-    others = (counts[name] for name in ("compiled", "simulated", "unchecked"))
+    counts["unchanged"] = len(run.unchanged.tests) if run.unchanged is not None else 0
+    order = ("passed", "compiled", rejected, *_FAILED, "simulated", "unchecked", "unchanged")
+    others = (counts[name] for name in ("compiled", "simulated", "unchecked", "unchanged"))
     right = any(others) or run.rejected  # none of these is a failure
     parts = [f"{counts[name]} {name}" for name in order if counts[name] or (name == "passed" and not right)]
     return ", ".join([*parts, *([_skipped(run.skips)] if run.skips else [])])

@@ -70,7 +70,8 @@ def render(
     The lines of the run itself stand above and below. `details` is the option that tells what is left out.
     Of a failure that pytest has `told_above` the first line is enough.
     """
-    body = _told_of(run, width, verbose, details, told_above=told_above) if run.ran or run.skips else []
+    tells = run.ran or run.skips or run.unchanged
+    body = _told_of(run, width, verbose, details, told_above=told_above) if tells else []
     heading = [Line(f"gpukern: {line}" if line is run.heading[0] else line) for line in run.heading]
     closing = [Line(f"gpukern: {line}") for line in run.closing]
     problems = (Line(f"gpukern: {problem}", {"red": True}) for problem in run.problems)

@@ -10,7 +10,7 @@ import functools
 import os
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from pytest_gpukern.values.settings import Settings
 if TYPE_CHECKING:
     from pytest_gpukern.backends.backend import Backend
     from pytest_gpukern.problems.dataset import Datasets
+    from pytest_gpukern.run.loaded_files import OpenedFiles
 
 
 class Environment:
@@ -38,6 +39,7 @@ class Environment:
         children: makes what starts child sessions of the run's tests; None if there is no run.
         datasets: folder in which this session keeps data sets for others of the same tree, or None.
         rootdir: folder whose commit is recorded, or None.
+        opened: sees what tests open, or None where nobody looks.
 
     Attributes:
         store: baselines, with what is recorded of earlier sessions.
@@ -53,6 +55,7 @@ class Environment:
         children: Callable[[], ChildSessions] | None = None,
         datasets: Path | None = None,
         rootdir: Path | None = None,
+        opened: OpenedFiles | None = None,
     ) -> None:
         self.settings = settings
         self.gpu = gpu
@@ -63,6 +66,7 @@ class Environment:
             settings.baseline, directory_override=settings.baseline_dir, reason=settings.reason
         )
         self._folder, self._rootdir, self._children = datasets, rootdir, children
+        self.opened = opened
 
     @functools.cached_property
     def poisons(self) -> tuple[int, ...]:
@@ -90,7 +94,20 @@ class Environment:
         """Returns which state of the code is measured; nothing is known in a run that does not measure."""
         if self._rootdir is None or not self.settings.benchmark:
             return NO_PROVENANCE
-        return take_provenance(self._rootdir)
+        with self.opened.looking_away() if self.opened is not None else contextlib.nullcontext():
+            return take_provenance(self._rootdir)
+
+    def files_of(self, test: Path, reads: Sequence[str]) -> str | None:
+        """Returns a hash of the project's files that the running test loads; None where that is not sure.
+
+        Records are no part of what it does.
+        """
+        if self.opened is None or self.opened.why_blind:
+            return None
+        project, records = self.opened.project, str(self.settings.baseline_dir or test.parent / "baselines")
+        opened = self.opened.of_test()
+        with self.opened.looking_away():
+            return project.hash_of_loads(project.loads(test, reads, opened), but=records)
 
     @property
     def size(self) -> str:

@@ -243,6 +243,8 @@ class MeasuredTest:
         if unpoisoned and self.evidence.result.correctness is Correctness.PASSED:
             self.evidence.add_note(Note(_UNPOISONED, About.UNPOISONED))
         marker = self.context.marker
+        if self.evidence.result.measurements:
+            self.evidence.add(files=self.environment.files_of(self.context.test_file, marker.reads))
         expects_check = self._is_ours or bool(marker.outputs or marker.inout)
         settled = settle(self.evidence.result, self.environment, marker, expects_check=expects_check)
         self.evidence.result = settled.result

@@ -9,6 +9,7 @@ import itertools
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -23,6 +24,7 @@ from pytest_gpukern.session.item import why_not_passed
 from pytest_gpukern.session.plan import Ahead, Plan, hand_over
 from pytest_gpukern.session.stash import (
     KNOWN_CASES,
+    UNCHANGED,
     device_uuid,
     environment_of,
     runs_tests,
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.baseline.record import Record
     from pytest_gpukern.baseline.store import KnownCases, ToPrune
     from pytest_gpukern.findings.common_shift import Shift
-    from pytest_gpukern.report.run import Failure, RunResults, Skip
+    from pytest_gpukern.report.run import Failure, RunResults, Skip, Voucher
     from pytest_gpukern.run.extra_sessions import Recording
     from pytest_gpukern.values.fingerprint import Fingerprint
     from pytest_gpukern.values.result import JsonDict, Result
@@ -97,6 +99,12 @@ class Controller:
         self._finished = 0
         self._selected: dict[str, None] = {}
         self._reported: set[str] = set()
+        self._opened: dict[str, list[str]] = {}
+        self._opened_before: dict[str, set[str]] = {}
+        self._blind = ""
+        self._attempts = Counter[str]()
+        self._passed: set[str] = set()
+        self._green = False
         self._unmeasured: dict[str, str] = {}
         """Test that neither failed nor has a result → why."""
         self._skipped_files: dict[str, str] = {}
@@ -142,6 +150,10 @@ class Controller:
         if message and not self._reported:
             raise pytest.UsageError(message.strip())
         selection = output.get(KNOWN_CASES_OF_A_WORKER)
+        if "gpukern_unchanged" in output:  # each worker leaves out the same
+            from pytest_gpukern.report.run import Unchanged
+
+            self._config.stash[UNCHANGED] = built(output["gpukern_unchanged"], Unchanged)
         if selection is not None and KNOWN_CASES not in self._config.stash:
             from pytest_gpukern.baseline.store import KnownCases
 
@@ -185,6 +197,16 @@ class Controller:
             self._unmeasured[report.nodeid] = "its test measured nothing"
         elif ended:
             self._unmeasured.pop(report.nodeid, None)
+        self._attempts[report.nodeid] += report.when == "setup"
+        if report.when == "call" and report.passed and not expected:
+            self._passed.add(report.nodeid)
+        elif not report.passed:
+            self._passed.discard(report.nodeid)
+        if "opened" in carried:
+            self._opened[report.nodeid] = carried["opened"]
+            for file, paths in carried["before"].items():
+                self._opened_before.setdefault(file, set()).update(paths)
+            self._blind = self._blind or carried["blind"]
         if report.when == "teardown":
             self._finished += 1
             if "id" in carried:
@@ -315,6 +337,9 @@ class Controller:
         This runs before the terminal's own wrapper, whose summary shows it.
         """
         self.finishes, session.exitstatus = True, self.terminated or session.exitstatus
+        if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self._left_out:
+            session.exitstatus = exitstatus = pytest.ExitCode.OK
+        self._green = exitstatus == pytest.ExitCode.OK and not self.terminated
         if exitstatus != pytest.ExitCode.USAGE_ERROR and not self._config.getoption("collectonly"):
             with phase("reports"):
                 if plugin_requested(self._config):
@@ -333,7 +358,8 @@ class Controller:
         settings, on_gpu = settings_of(self._config), [of for of in self.results if of.case.on_gpu]
         problems = []
         judged_on_gpu = any(result.measurements and not result.simulated for result in on_gpu)
-        if settings.benchmark and "no-gpu" in settings.fail_on and not judged_on_gpu:
+        stands_for_gpu = self._left_out and environment_of(self._config).gpu.has_gpu  # as where they passed
+        if settings.benchmark and "no-gpu" in settings.fail_on and not (judged_on_gpu or stands_for_gpu):
             # A file that skipped itself, as where a library is missing, may hold kernels.
             unmeasured = self._skipped_files or any(self._unmeasured.keys() & of.tests for of in self._known)
             if settings.asks_for_gpu or on_gpu or unmeasured or not self.results:
@@ -341,6 +367,25 @@ class Controller:
                 failed = "--gpukern-fail-on=no-gpu: nothing was measured on a GPU in this run"
                 problems.append(failed + (f" ({why})" if why else ""))
         return problems + (self._missing() if "missing" in settings.fail_on else [])
+
+    @property
+    def _left_out(self) -> bool:
+        unchanged = self._config.stash.get(UNCHANGED, None)
+        return bool(unchanged and unchanged.tests)
+
+    @functools.cached_property
+    def _voucher(self) -> Voucher | None:
+        """Says for which tests this run vouches; None where it writes no run file, or measures nothing."""
+        settings = settings_of(self._config)
+        if not settings.benchmark or settings.run_file is None or self._left_out:
+            return None
+        from pytest_gpukern.session.unchanged import Ran, voucher_of
+
+        problem = self._blind or ("" if self._green and not self._problems else "it was not green")
+        once = frozenset(test for test in self._passed if self._attempts[test] == 1)
+        ran = Ran(problem, once, self._opened, self._opened_before)
+        whole = self._config.stash.get(KNOWN_CASES, ((), False))[1]
+        return voucher_of(self._config, ran, self.results, whole=whole)
 
     @property
     def _known(self) -> tuple[KnownCases, ...]:
@@ -422,6 +467,8 @@ class Controller:
             listed=self._listed,
             compared_with=self._ahead.compared_with,
             heading=self._ahead.heading,
+            unchanged=self._config.stash.get(UNCHANGED, None),
+            voucher=self._voucher,
             baselines=self._baselines,
             shortened=self._recording.short if self._writes_baselines else {},
             stale=self._stale,

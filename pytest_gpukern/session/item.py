@@ -202,6 +202,8 @@ def begin(item: pytest.Item) -> None:
     use the GPU if an earlier test has lost this process's CUDA context.
     """
     ACCOUNT.begin(None)
+    if stash.OPENED in item.config.stash:
+        item.config.stash[stash.OPENED].begin_test()
     if stash.ENVIRONMENT in item.config.stash:
         from pytest_gpukern.gpu.live_threads import note_starter  # only in runs that use this plugin
 
@@ -400,9 +402,13 @@ def attach(item: pytest.Item, report: pytest.TestReport, call: pytest.CallInfo[N
             from pytest_gpukern.gpu.live_threads import note_starter
 
             note_starter(item.nodeid)
+    carries: JsonDict = {}
+    if report.when == "teardown" and stash.OPENED in item.config.stash and may_use_gpu(item):
+        carries |= item.config.stash[stash.OPENED].carried()
+        report.gpukern = carries  # type: ignore[attr-defined]
     if test is None:
         return
-    carries: JsonDict = {"spent_s": ACCOUNT.lap()}
+    carries |= {"spent_s": ACCOUNT.lap()}
     if report.when == "teardown":
         carries |= {
             "listed": attempt.taken_over.listed() if attempt.taken_over else None,

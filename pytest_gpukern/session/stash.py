@@ -37,6 +37,12 @@ NEW_TEST: pytest.StashKey[Callable[..., MeasuredTest]] = pytest.StashKey()
 """Makes what follows a test of this process, where that is no plain `MeasuredTest`."""
 BEGAN_WITH = pytest.StashKey[dict[str, str]]()
 """The environment variables of a run before it loaded any conftest."""
+OPENED = pytest.StashKey[Any]()
+"""Sees what tests of this process open, in a run that measures in a repository of git."""
+FIXTURE = "fixture "
+"""What stands before the name of a fixture of several tests, where what it opened is noted."""
+UNCHANGED = pytest.StashKey[Any]()
+"""Which tests this run left out, if it was asked to."""
 ISOLATED_WHEN_MEASURED = True
 """Whether GPU tests run in a measuring process by default, when they are measured."""
 _INSIDE = ("--pdb", "--trace", "--setup-show", "--setup-only", "--setup-plan")
@@ -189,6 +195,21 @@ def simulator_of(config: pytest.Config) -> SimulatorState:
     return config.stash[SIMULATOR]
 
 
+def watch_files(config: pytest.Config) -> None:
+    """Begins to see what is opened, before conftests are loaded, where tests of this process are measured."""
+    from pytest_gpukern.run.loaded_files import OpenedFiles, Project
+
+    project = Project.around(config.rootpath)
+    if project is not None:
+        config.stash[OPENED] = OpenedFiles(project)
+        config.add_cleanup(lambda: stop_watching_files(config))
+
+
+def stop_watching_files(config: pytest.Config) -> None:
+    if (opened := config.stash.get(OPENED, None)) is not None:
+        opened.close()
+
+
 def environment_of(config: pytest.Config) -> Environment:
     """Returns the run's environment, made on first use; pytest.UsageError if no device fits the selection."""
     if ENVIRONMENT not in config.stash:
@@ -219,6 +240,7 @@ def environment_of(config: pytest.Config) -> Environment:
             children=lambda: children_of(config),
             datasets=Path(datasets) if datasets is not None else None,
             rootdir=config.rootpath,
+            opened=config.stash.get(OPENED, None),
         )
     return config.stash[ENVIRONMENT]
 

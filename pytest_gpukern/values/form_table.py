@@ -51,12 +51,12 @@ FORMS: dict[str, ReportForm] = {
     "pytest-benchmark": ReportForm("pytest_gpukern.benchmark_interop.publishing:write", fields=("results",)),
     "GitHub": ReportForm(
         "pytest_gpukern.report.github:write",
-        fields=("results", "failures"),
+        fields=("results", "failures", "unchanged"),
         variables=("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"),
     ),
     "terminal": ReportForm(
         "pytest_gpukern.report.terminal:write",
-        fields=("results", "skips", "rejected", "problems"),
+        fields=("results", "skips", "rejected", "problems", "unchanged"),
         in_summary=True,
     ),
 }

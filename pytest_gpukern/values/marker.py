@@ -39,6 +39,9 @@ class MarkerOptions:
         determinism: `bitwise` or `run-to-run` if calls on the same inputs must give the same bits;
             `tolerant` if they need not.
         scope: `kernel`, the default, or `launch`: what the call costs the host until it returns.
+        reads: files that the test loads beside those that its imports tell and those below its folder, as
+            patterns from that folder, such as `reads=["../data/*.csv"]`. `--gpukern-only-changed=RUN.json`
+            runs the test where one of them changed.
     """
 
     bytes: float | None = None
@@ -53,6 +56,7 @@ class MarkerOptions:
     written: Mapping[int | str, Any] = field(default_factory=dict, compare=False)
     determinism: Determinism | None = None
     scope: str | None = None
+    reads: tuple[str, ...] = ()
 
     @classmethod
     def from_mark(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> MarkerOptions:
@@ -102,6 +106,12 @@ class MarkerOptions:
             values["determinism"] = Determinism(values["determinism"])
         for name in {"outputs", "inout"}.intersection(values):
             values[name] = _arguments(name, values[name], label(name))
+        if "reads" in values:
+            several = (values["reads"],) if isinstance(values["reads"], str) else values["reads"]
+            listed = isinstance(several, (tuple, list)) and bool(several)
+            if not (listed and all(isinstance(pattern, str) and pattern for pattern in several)):
+                raise SettingsError(f"{label('reads')}: must be paths or patterns, such as ['../data/*.csv']")
+            values["reads"] = tuple(several)
         if not isinstance(values.get("written", {}), Mapping):
             raise SettingsError(
                 f"{label('written')}: must map an output to the index or mask that the call writes, such as "

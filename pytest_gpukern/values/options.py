@@ -29,6 +29,8 @@ DEFAULT_THRESHOLD = 0.02
 DEFAULT_TIMEOUT_S = 60.0
 RECORDED_CODE = "recorded"
 """What stands for the architectures on record."""
+CHANGED_CODE = "code"
+"""What `--gpukern-only-changed` means without a run file: kernels whose code changed."""
 NOT_GIVEN: tuple[Any, ...] = (None, False, "", [])
 """What the value of an option is that nobody gave."""
 
@@ -52,6 +54,7 @@ class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run
         more: whole sentences that only the site shows.
         alone: what the option means without a value, unless its ini value says that. An ini value alone then
             switches nothing on. None if the option needs a value.
+        ini_counts: whether its ini value switches it on nevertheless, and says nothing of one without value.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run
     listed: bool = False
     more: str = ""
     alone: str | None = None
+    ini_counts: bool = False
 
     @property
     def cli(self) -> str:
@@ -176,10 +180,14 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         Option(
             "only-changed",
-            "check everything, and time only kernels whose machine code or launches differ from the record",
-            more="A kernel is timed, too, where libraries, driver, clocks, the card's model or the problem "
-            "differ. The others are SAME CODE. Only scope `kernel` is measured, and no host variant.",
-            flag=True,
+            "time only kernels whose code changed; =RUN.json: run only tests that load a changed file",
+            metavar="RUN.json",
+            alone=CHANGED_CODE,
+            ini_counts=True,
+            more="Without a value, everything is checked. A kernel is timed, too, where libraries, driver, "
+            "clocks, the card's model or the problem differ from the record; the others are SAME CODE. Only "
+            "scope `kernel` is measured, and no host variant. With the file of a green run of everything, "
+            "tests that load nothing that differs from its commit do not run: they are UNCHANGED.",
         ),
         Option(
             "trace",

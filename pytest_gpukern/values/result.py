@@ -497,7 +497,7 @@ class Result(Stored, frozen=True):
         trace: what one execution did, in a run with `--gpukern-trace`, or None.
         inputs: hash of the inputs that a case was timed on, or None.
         scalars: hash of the scalar arguments of its launches, or None where they differ or are not known.
-        files: path → hash of each file of the project that the test loaded; empty where that is not known.
+        files: hash of the project's files that the test loads, or None where they are not all known.
         code: architecture → what its kernels are compiled to, in a run with `--gpukern-code`. Verdicts on
             that have the architecture as their key.
     """
@@ -531,7 +531,7 @@ class Result(Stored, frozen=True):
     trace: Trace | None = None
     inputs: str | None = None
     scalars: str | None = None
-    files: dict[str, str] = {}
+    files: str | None = None
     unchecked: tuple[str, ...] = ()
     provenance: Provenance = NO_PROVENANCE
     code: dict[str, CompiledCode] = {}

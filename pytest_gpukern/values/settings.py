@@ -21,6 +21,7 @@ from pytest_gpukern.values.failure_table import BY_DEFAULT, BY_DEFAULT_IN_CI, FA
 from pytest_gpukern.values.form_table import RUN_FILE, suffix_of, suffixes
 from pytest_gpukern.values.literals import constant
 from pytest_gpukern.values.options import (
+    CHANGED_CODE,
     DEFAULT_THRESHOLD,
     DEFAULT_TIMEOUT_S,
     NOT_GIVEN,
@@ -71,6 +72,8 @@ class Settings:
         isolate: whether tests run in a process beside pytest's own; None if no option says so.
         timeout_s: None if nothing ends a test.
         bounds_tests: whether an option bounds how long a test may take.
+        only_changed: whether only kernels whose code changed are timed.
+        voucher: run file that vouches for tests which load nothing that changed; these do not run.
         sanitize: empty for an ordinary run, and for one that measures.
         code: architectures to compile for, or `recorded`; empty for a run that executes its tests.
     """
@@ -98,6 +101,7 @@ class Settings:
     asks_for_gpu: bool = False
     trace: bool = False
     only_changed: bool = False
+    voucher: Path | None = None
     threshold: float = DEFAULT_THRESHOLD
     isolate: bool | None = None
     timeout_s: float | None = DEFAULT_TIMEOUT_S
@@ -139,6 +143,7 @@ class Settings:
         usual_sessions = SESSIONS_TO_RECORD if records else 1
         named = benchmark and uses_gpu and (compares or against is not None)
         usual = BY_DEFAULT_IN_CI if named and in_ci(environ) else BY_DEFAULT
+        changed = values.get("only-changed")
         more, fail_on = values.get("fail-on", ()), {*usual}
         for kind in more:
             fail_on = {of for of in fail_on if FAILURES[of].of_run} if kind == NOTHING else {*fail_on, kind}
@@ -153,7 +158,9 @@ class Settings:
             "asks_for_gpu": "no-gpu" in more or against is not None,
             "isolate": {"on": True, "off": False}.get(values.get("isolate", "")),
             "bounds_tests": values.get("timeout") is not None,
-            "scopes": ("kernel",) if values.get("only-changed") else values.get("scope", ()),
+            "only_changed": changed == CHANGED_CODE,
+            "voucher": changed if isinstance(changed, Path) else None,
+            "scopes": ("kernel",) if changed == CHANGED_CODE else values.get("scope", ()),
             "sanitize": () if benchmark else values.get("sanitize", ()),
             "code": () if benchmark else values.get("code", ()),
         }
@@ -183,18 +190,19 @@ def _parsed(
         from_cli = given.get(option.name) not in NOT_GIVEN
         value = given.get(option.name) if from_cli else ini.get(option.name)
         if option.alone is not None and value is True:
-            from_cli = not ini.get(option.name)
+            from_cli = option.ini_counts or not ini.get(option.name)
             value = option.alone if from_cli else ini[option.name]
-        elif option.alone is not None and not from_cli:
+        elif option.alone is not None and not from_cli and not option.ini_counts:
             continue  # it says what the option means without a value
         if value in NOT_GIVEN:
             continue
         shown = " ".join(value) if isinstance(value, list) else value
         label = f"{option.cli}={shown}" if from_cli else f"ini value {option.ini} = {shown}"
-        labels[option.name] = option.cli if option.flag and from_cli else label
+        as_written = option.flag or (option.ini_counts and value == option.alone)
+        labels[option.name] = option.cli if as_written and from_cli else label
         parsed = parse_option(option, value, labels[option.name])
         base = (invocation_dir if from_cli else ini_dir) or Path.cwd()
-        if option.name == "baseline-dir":
+        if isinstance(parsed, Path):
             parsed = base / parsed
         if option.name == "report":
             parsed = tuple(dict.fromkeys(base / path for path in parsed))
@@ -252,12 +260,27 @@ def _architectures(text: str, label: str) -> tuple[str, ...]:
     if names == (RECORDED_CODE,):
         return names
     if not names or not all(re.fullmatch(r"sm_\d{2,3}", name) for name in names):
-        # Not Path.exists, which raises where a name is too long.
-        is_path = os.path.exists(text.partition("::")[0].replace("\0", ""))  # noqa: PTH110
-        remedy = f". To select {text}, name it before the option" if is_path else ""
         rule = f"architectures are written sm_90 or sm_80,sm_90; or {RECORDED_CODE}"
-        raise SettingsError(f"{label}: {rule}{remedy}")
+        raise SettingsError(f"{label}: {rule}{_to_select(text)}")
     return names
+
+
+def _changed(text: str, label: str) -> str | Path | bool:
+    """Reads what has to have changed: a kernel's code, or a file since a run; False for neither."""
+    if text == CHANGED_CODE or text.strip().lower() in RawConfigParser.BOOLEAN_STATES:
+        return CHANGED_CODE if text == CHANGED_CODE or _truth(text, label) else False
+    path = _path(text, label)
+    if suffix_of(path) != RUN_FILE:
+        rule = "name the run file of a run of everything, such as run.json"
+        raise SettingsError(f"{label}: {rule}{_to_select(text)}")
+    return path
+
+
+def _to_select(text: str) -> str:
+    """Says how to select what an option was given in the place of its value, if that is there."""
+    # Not Path.exists, which raises where a name is too long.
+    is_path = os.path.exists(text.partition("::")[0].replace("\0", ""))  # noqa: PTH110
+    return f". To select {text}, name it before the option" if is_path else ""
 
 
 def _path(text: str, label: str) -> Path:
@@ -312,6 +335,7 @@ _READ: dict[str, Callable[[Any, str], Any]] = {
     "axis": _axes,
     "baseline-dir": _path,
     "code": _architectures,
+    "only-changed": _changed,
     "reason": parse_reason,
     "report": _reports,
     "seed": _seed,
@@ -337,10 +361,11 @@ _EXCLUDING: tuple[tuple[str, tuple[Any, ...], str, tuple[Any, ...], str], ...] =
     ("sanitize", (), "simulator", ("always",), "the simulator has no kernels to look into"),
     ("sanitize", (), "backend", _HOST, "only host variants are selected, which launch nothing on a GPU"),
     ("sanitize", (), "isolate", ("on",), "each tool has processes of its own"),
-    ("only-changed", (), "baseline", (*_WRITES, "off"), "it compares with a record"),
-    ("only-changed", (), "against", (), "that compares with no record"),
+    ("only-changed", (CHANGED_CODE,), "baseline", (*_WRITES, "off"), "it compares with a record"),
+    ("only-changed", (), "baseline", _WRITES, "a run that leaves out tests writes no record"),
+    ("only-changed", (CHANGED_CODE,), "against", (), "that compares with no record"),
     ("only-changed", (), "simulator", ("always",), "the simulator has no machine code"),
-    ("only-changed", (), "scope", (), "it measures the scope kernel"),
+    ("only-changed", (CHANGED_CODE,), "scope", (), "it measures the scope kernel"),
     ("device", (), "simulator", ("always",), "the simulator has no GPU to choose"),
     ("size", ("full", "huge"), "simulator", ("always",), "such sizes never end in the simulator, use smoke"),
     ("trace", (), "simulator", ("always",), "the simulator has no activity to record"),

@@ -313,7 +313,7 @@ def test_a_fork_is_left_to_the_simulator_which_checks_kernels(tmp_path):
 
 
 def test_it_answers_a_merge_queue_ends_in_time_and_installs_the_release_that_wrote_it():
-    assert set(PARSED[True]) == {"pull_request", "merge_group", "push"}, "`on` is a truth value in YAML 1.1"
+    assert set(PARSED[True]) == {"pull_request", "merge_group", "push", "schedule"}, "`on` is a truth value in YAML 1.1"
     types = {"opened", "synchronize", "reopened", "labeled", "unlabeled"}
     assert set(PARSED[True]["pull_request"]["types"]) == types, "a label counts at once"
     assert all(job["timeout-minutes"] <= 60 for job in JOBS.values())
@@ -346,7 +346,12 @@ def test_the_workflow_that_hands_times_on_keeps_secrets_off_the_gpu_and_reads_wh
 
 def test_only_the_job_that_posts_may_write_and_it_runs_no_code_of_a_pull_request(tmp_path, origin):
     assert PARSED["permissions"] == {"contents": "read"}
-    assert [name for name, job in JOBS.items() if "permissions" in job] == ["comment"]
+    assert [name for name, job in JOBS.items() if "permissions" in job] == ["gpu", "comment"]
+    assert JOBS["gpu"]["permissions"] == {"actions": "read", "contents": "read"}
+    with_token = [step for step in JOBS["gpu"]["steps"] if "github.token" in str(step)]
+    assert [step["name"] for step in with_token] == ["Fetch the run that vouches for what does not change"]
+    assert "pytest" not in with_token[0]["run"]
+    assert "--event push" in with_token[0]["run"], "a fork's run may not vouch"
     comment = JOBS["comment"]
     assert (comment["runs-on"], comment["permissions"]) == ("ubuntu-24.04", {"pull-requests": "write"})
     assert [step["uses"].partition("@")[0] for step in comment["steps"] if "uses" in step] == [

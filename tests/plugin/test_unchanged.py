@@ -1,0 +1,371 @@
+"""Checks `--gpukern-only-changed=RUN.json`: a test runs where anything that it loads changed, and only there.
+
+One repository has a folder of tests for each way in which Python loads a file. One run vouches for them all.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from repositories import Repository
+
+TEST = """
+import pytest
+
+{loads}
+@pytest.mark.gpu_benchmark(timer="host"{marker})
+def test_it(gpu_benchmark):
+    {body}
+    gpu_benchmark.verify(gpu_benchmark(lambda: [3]), [3], rtol=0, atol=0)
+"""
+READS = "from pathlib import Path\nTOP = Path(__file__).parents[2]"
+LOADED = {
+    # folder of tests → (what its module has, what its test does, further files, a change that it must notice)
+    "import": ("import helper", "", {"helper.py": "x = 1"}, "helper.py"),
+    "import_in_function": ("", "from lib import late", {"lib/late.py": "x = 1"}, "lib/late.py"),
+    "init": (
+        "import inits.deep.end",
+        "",
+        {"inits/deep/__init__.py": "", "inits/deep/end.py": ""},
+        "inits/deep/__init__.py",
+    ),
+    "relative": (
+        "import rel.first",
+        "",
+        {"rel/first.py": "from . import second", "rel/second.py": ""},
+        "rel/second.py",
+    ),
+    "star": (
+        "from stars import *",
+        "",
+        {"stars/__init__.py": "__all__ = ['one']", "stars/one.py": "x = 1"},
+        "stars/one.py",
+    ),
+    "by_name": (
+        "import importlib\nimportlib.import_module('named.one')",
+        "",
+        {"named/one.py": ""},
+        "named/one.py",
+    ),
+    "by_half_a_name": (
+        "import importlib\nof = 'cpu'\nimportlib.import_module(f'half.on_{of}')",
+        "",
+        {"half/__init__.py": "", "half/on_cpu.py": "", "half/on_gpu.py": ""},
+        "half/on_gpu.py",
+    ),
+    "missing": ("try:\n    import fast\nexcept ImportError:\n    fast = None", "", {}, "fast.py"),
+    "conftest": ("", "", {"tests/conftest_of/conftest.py": ""}, "tests/conftest_of/conftest.py"),
+    "plugin": (
+        "",
+        "",
+        {"tests/plugin/conftest.py": "import plugged", "plugged.py": ""},
+        "plugged.py",
+    ),
+    "beside": ("", "", {"tests/beside/deep/table.bin": "1"}, "tests/beside/deep/table.bin"),
+    "variants": (
+        "import problems.problem",
+        "",
+        {"problems/problem.py": "", "problems/on_numba.py": ""},
+        "problems/on_numba.py",
+    ),
+    "opened": (READS, "(TOP / 'data/opened.csv').read_text()", {"data/opened.csv": "1"}, "data/opened.csv"),
+    "opened_first": (
+        "import reader",
+        "",
+        {
+            "reader.py": "DATA = open(__file__.replace('reader.py', 'data/first.csv')).read()",
+            "data/first.csv": "1",
+        },
+        "data/first.csv",
+    ),
+    "in_c": (
+        f"import sqlite3\n{READS}",
+        "sqlite3.connect(f'file:{TOP}/database?mode=ro', uri=True).execute('pragma user_version')",
+        {"database": ""},
+        "database",
+    ),
+    "in_a_process": (
+        f"import subprocess\n{READS}",
+        "subprocess.run(['cat', TOP / 'include.cuh'], check=True)",
+        {"include.cuh": "1"},
+        "include.cuh",
+    ),
+    "by_path": (
+        f"import runpy\n{READS}",
+        "runpy.run_path(str(TOP / 'scripts/run.py'))",
+        {"scripts/run.py": ""},
+        "scripts/run.py",
+    ),
+    "linked": ("import link.module", "", {"far/away/module.py": ""}, "far/away/module.py"),
+    "more_data": (
+        READS,
+        "[p.read_text() for p in (TOP / 'many').glob('*')]",
+        {"many/a.csv": "1"},
+        "many/b.csv",
+    ),
+    "declared": ("", "", {"declared/a.csv": "1"}, "declared/deep/new.csv"),
+}
+"""Way of loading → a folder of tests that loads so."""
+
+
+DECIDES = """
+import json, pathlib, subprocess
+from pytest_gpukern.session.stash import UNCHANGED
+from pytest_gpukern.session.unchanged import leave_out_unchanged
+
+def pytest_collection_finish(session):
+    plans, found = pathlib.Path("build/plans.json"), {}
+    for name, (written, deleted, run) in json.loads(plans.read_text()).items() if plans.exists() else ():
+        for path in written:
+            file = pathlib.Path(path)
+            file.parent.mkdir(exist_ok=True, parents=True)
+            file.write_text((file.read_text() if file.exists() else "") + "\\n# changed\\n")
+        for path in deleted:
+            pathlib.Path(path).unlink()
+        items = list(session.items)
+        leave_out_unchanged(session.config, items, pathlib.Path(run))
+        found[name] = [item.nodeid for item in items], session.config.stash[UNCHANGED].lines
+        subprocess.run("git reset -q --hard vouched && git clean -qfd", shell=True, check=True)
+    if found:
+        pathlib.Path("build/found.json").write_text(json.dumps(found))
+"""
+"""A plugin of the project that decides for each change in turn, in one process."""
+
+
+def pytest_in(folder, *options, **environ):
+    """Runs pytest in a process that has nothing of this one, and returns what it printed."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    kept |= {"CUDA_VISIBLE_DEVICES": "", "COLUMNS": "160", "GPUKERN_LOCK_DIR": str(folder.parent)}
+    command = [sys.executable, "-m", "pytest", "-q", "--gpu-benchmark", "--gpukern-simulator=never", *options]
+    done = subprocess.run(
+        command, cwd=folder, env={**kept, **environ}, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def git(folder, *arguments):
+    return Repository.git(SimpleNamespace(top=folder), *arguments)
+
+
+def write(folder, files):
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+
+
+@pytest.fixture(scope="module")
+def vouched(tmp_path_factory):
+    """A repository with a folder of tests for each way, and the file of a run that vouches for them."""
+    top = tmp_path_factory.mktemp("vouched") / "project"
+    top.mkdir()
+    (top / "far" / "away").mkdir(parents=True)
+    (top / "link").symlink_to("far/away")
+    files = {
+        "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["."]\n',
+        "conftest.py": "pytest_plugins = ['everywhere']\n",
+        "everywhere.py": DECIDES,
+        "README.md": "",
+    }
+    for name, (loads, body, further, _) in LOADED.items():
+        marker = ", reads=['../../declared/*.csv']" if name == "declared" else ""
+        test = TEST.format(loads=loads, body=body or "pass", marker=marker)
+        folder = "conftest_of" if name == "conftest" else name
+        files |= {f"tests/{folder}/test_{name}.py": test, **further}
+    write(top, {**files, ".gitignore": "__pycache__\n.pytest_cache\nrun.json\nbuild\n"})
+    git(top, "init", "-q", "--initial-branch=main")
+    git(top, "add", "-A")
+    git(top, "commit", "-qm", "all")
+    git(top, "tag", "vouched")
+    status, output = pytest_in(top, "--gpukern-report=run.json")
+    assert status == 0, output
+    return top
+
+
+@pytest.fixture
+def project(vouched):
+    """The same, put back after the test."""
+    run = (vouched / "run.json").read_text()
+    yield vouched
+    git(vouched, "update-index", "--no-assume-unchanged", "helper.py")
+    git(vouched, "reset", "-q", "--hard", "vouched")
+    git(vouched, "clean", "-qfd")
+    (vouched / "run.json").write_text(run)
+
+
+CHANGED = {way: [change] for way, (*_, change) in LOADED.items()} | {
+    "nothing": [],
+    "something else": ["README.md", "docs/new.md"],
+    **{
+        name: [name]
+        for name in ("pyproject.toml", "conftest.py", "everywhere.py", "dev-requirements.txt", "uv.lock")
+    },
+}
+DELETED = ("import", "opened", "relative")
+VOUCHING = {
+    "old": ({"created": "2020-01-01T00:00:00Z"}, "days old"),
+    "early": ({"created": "2199-01-01T00:00:00Z"}, "its clock was ahead"),
+    "without": ({"voucher": None}, "it does not say what its tests load"),
+    "partial": ({"voucher": {"refused": "it left out tests"}}, "it left out tests"),
+    "elsewhere": ({"voucher": {"commit": "0" * 40}}, "is no ancestor of HEAD, or not here"),
+    "library": ({"voucher": {"conditions": {}}}, "was not there, and is"),
+    "loose": ({"voucher": {"threshold": 0.5}}, "its threshold was 50 %"),
+    "lax": ({"voucher": {"fail_on": []}}, "--gpukern-fail-on=slower did not fail it"),
+    "foreign": ({"schema": 3}, "reads 7"),
+}
+"""A run file → what is another in it, and why it does not vouch."""
+
+
+@pytest.fixture(scope="module")
+def decided(vouched):
+    """Change, or run file → the folders of the tests that run, and what is said of them."""
+    plans = {name: (files, [], "run.json") for name, files in CHANGED.items()}
+    plans |= {f"no {way}": ([], CHANGED[way], "run.json") for way in DELETED}
+    whole = json.loads((vouched / "run.json").read_text())
+    for name, (other, _) in VOUCHING.items():
+        voucher = other.get("voucher", {})
+        run = whole | other | {"voucher": whole["voucher"] | voucher if voucher is not None else None}
+        write(vouched, {f"build/{name}.json": json.dumps(run)})
+        plans[name] = [], [], f"build/{name}.json"
+    write(vouched, {"build/plans.json": json.dumps(plans)})
+    status, output = pytest_in(vouched, "--collect-only")
+    assert status == 0, output
+    (vouched / "build/plans.json").unlink()
+    found = json.loads((vouched / "build/found.json").read_text())
+    return {
+        name: ({test.split("/")[1] for test in tests}, " ".join(lines))
+        for name, (tests, lines) in found.items()
+    }
+
+
+def folder(way):
+    return {"conftest": "conftest_of"}.get(way, way)
+
+
+@pytest.mark.parametrize("way", LOADED)
+def test_what_loads_a_changed_file_runs_and_nothing_else(decided, way):
+    assert decided[way][0] == {folder(way)}
+
+
+@pytest.mark.parametrize("way", DELETED)
+def test_a_deleted_file_is_a_change(decided, way):
+    assert decided[f"no {way}"][0] == {way}
+
+
+@pytest.mark.parametrize("name", ["nothing", "something else"])
+def test_nothing_runs_where_nothing_or_something_else_changed(decided, name):
+    assert decided[name][0] == set()
+
+
+@pytest.mark.parametrize("name", [name for name in CHANGED if "." in name])
+def test_everything_runs_where_it_may_be_installed_or_run_otherwise(decided, name):
+    assert decided[name][0] == set(map(folder, LOADED))
+
+
+@pytest.mark.parametrize("name", VOUCHING)
+def test_everything_runs_where_the_run_cannot_vouch_and_the_reason_is_told(decided, name):
+    assert decided[name][0] == set(map(folder, LOADED))
+    assert "no test was left out: " in decided[name][1]
+    assert VOUCHING[name][1] in decided[name][1]
+
+
+def test_what_does_not_run_is_unchanged_and_never_passed(project):
+    status, output = pytest_in(project, "--gpukern-only-changed=run.json", "--gpukern-report=later.json")
+    assert f"{len(LOADED)} of {len(LOADED)} not run: nothing that they load differs from " in output
+    assert "where they passed with these libraries, today" in " ".join(output.split())
+    assert f"UNCHANGED: {len(LOADED)} tests" in output
+    assert "PASSED" not in output
+    assert status == 0
+    later = json.loads((project / "later.json").read_text())
+    assert len(later["unchanged"]["tests"]) == len(LOADED)
+    assert later["voucher"] is None, "a run that left out tests vouches for nothing"
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "why"),
+    [([], {"NUMBA_OPT": "0"}, "variable NUMBA_OPT"), (["--gpukern-timer=host"], {}, "options")],
+)
+def test_everything_runs_under_other_conditions(project, options, environ, why):
+    _, output = pytest_in(project, "--gpukern-only-changed=run.json", "tests/import", *options, **environ)
+    assert f"no test was left out: run.json vouches for nothing: {why} differed there" in " ".join(
+        output.split()
+    )
+    assert "1 passed" in output
+
+
+def test_workers_and_a_comparison_with_a_base_leave_out_the_same(project):
+    write(project, {"helper.py": "x = 1\n# changed\n"})
+    for options in (["-n2"], ["--gpukern-against=HEAD", "--gpukern-sessions=2"]):
+        _, output = pytest_in(project, "--gpukern-only-changed=run.json", *options)
+        assert f"{len(LOADED) - 1} of {len(LOADED)} not run" in output
+        assert "1 run: load helper.py (1)" in output
+
+
+def vouches_for(project, *options):
+    """Returns the folders of tests for which a run vouches, and why it vouches for none."""
+    pytest_in(project, "--gpukern-report=run.json", *options)
+    voucher = json.loads((project / "run.json").read_text())["voucher"]
+    return {test.split("/")[1] for test in voucher.get("tests", ())}, voucher.get("refused", "")
+
+
+COPIES = "import ctypes, _bisect, shutil\n    ctypes.CDLL(shutil.copy(_bisect.__file__, "
+DOUBTFUL = {
+    "skips": "pytest.skip('not here')",
+    "xfails": "pytest.xfail('known')",
+    "untracked": "open('build/data').read()",
+    "outside": f"{COPIES}'/tmp/gpukern_bisect.so'))",
+    "in_place": f"{COPIES}'build/fast.so'))",
+}
+"""Folder of tests → what its test does, for which nobody can vouch."""
+DYNAMIC = "import importlib, sys\nimportlib.import_module(sys.argv[0] and 'json')"
+
+
+def test_nobody_vouches_for_what_did_not_pass_or_git_does_not_have(project):
+    tests = {name: TEST.format(loads="", marker="", body=body) for name, body in DOUBTFUL.items()}
+    tests["dynamic"] = TEST.format(loads=DYNAMIC, marker="", body="pass")
+    write(project, {f"tests/{name}/test_{name}.py": text for name, text in tests.items()})
+    write(project, {"build/data": "1", ".gitattributes": "lib/*.py filter=lfs\n"})
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "doubtful")
+    folders = ["init", "import", "import_in_function", *tests]
+    options = [f"tests/{name}" for name in folders]
+    assert vouches_for(project, *options) == ({"init", "import", "import_in_function", "dynamic"}, "")
+    git(project, "update-index", "--assume-unchanged", "helper.py")
+    _, output = pytest_in(project, "--gpukern-only-changed=run.json", *options)
+    said = " ".join(output.split())
+    assert "1 of 9 not run" in said
+    assert "tests/dynamic/test_dynamic.py:5 imports what its source does not name (1)" in said
+    assert "helper.py is assume-unchanged for git (1)" in said
+    assert "lib/late.py is kept by git-lfs (1)" in said
+    assert "did not pass there, or were not judged (5)" in said
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "why"),
+    [
+        (
+            {"tests/fails/test_fails.py": TEST.format(loads="", marker="", body="assert 0")},
+            [],
+            "it was not green",
+        ),
+        ({}, ["-k", "import"], "it left out tests"),
+        ({"helper.py": "x = 2"}, ["tests/import"], "files differed from its commit"),
+    ],
+    ids=["red", "partial", "dirty"],
+)
+def test_a_run_that_is_not_green_whole_and_clean_vouches_for_nothing(project, files, options, why):
+    write(project, files)
+    assert vouches_for(project, *options) == (set(), why)
+
+
+def test_the_value_is_the_file_of_a_run(pytester):
+    pytester.makepyfile(test_any="def test_any(): pass")
+    status, output = pytest_in(pytester.path, "--gpukern-only-changed", "test_any.py")
+    assert status == pytest.ExitCode.USAGE_ERROR
+    assert (
+        "name the run file of a run of everything, such as run.json. To select test_any.py, name it" in output
+    )
+    status, output = pytest_in(pytester.path, "--gpukern-only-changed=run.json", "--gpukern-baseline=create")
+    assert "a run that leaves out tests writes no record" in output
