@@ -313,7 +313,9 @@ def test_a_fork_is_left_to_the_simulator_which_checks_kernels(tmp_path):
 
 
 def test_it_answers_a_merge_queue_ends_in_time_and_installs_the_release_that_wrote_it():
-    assert set(PARSED[True]) == {"pull_request", "merge_group", "push", "schedule"}, "`on` is a truth value in YAML 1.1"
+    assert set(PARSED[True]) == {"pull_request", "merge_group", "push", "schedule"}, (
+        "`on` is a truth value in YAML 1.1"
+    )
     types = {"opened", "synchronize", "reopened", "labeled", "unlabeled"}
     assert set(PARSED[True]["pull_request"]["types"]) == types, "a label counts at once"
     assert all(job["timeout-minutes"] <= 60 for job in JOBS.values())
