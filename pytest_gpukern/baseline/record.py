@@ -5,6 +5,7 @@ A session is what a process measured of a case: a `Result`, without what no late
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 import statistics
@@ -75,7 +76,10 @@ def trimmed(result: Result, *, recorded: str = "") -> Result:
         },
         first_call_ns=finite(result.first_call_ns),
         compile_ns=finite(result.compile_ns),
-        measurements=tuple(map(trimmed_time, result.measurements)),
+        measurements=tuple(
+            structs.replace(trimmed_time(timed), does=_beyond_launches(result, timed))
+            for timed in result.measurements
+        ),
         kernels=kernels,
         launched=launched,
         autotuned=result.autotuned,
@@ -143,6 +147,38 @@ def launches_of(result: Result) -> tuple[tuple[KernelFacts, ...], tuple[int, ...
     order = [works.index(place) for place in timed.order if place in works]
     known = len(works) == len(seen)  # else the kernels belong to another measurement
     return tuple(kernels), tuple(kernels.index(seen[place]) for place in order) if known else ()
+
+
+def device_work(result: Result, timed: Measurement) -> str | None:
+    """Returns a hash of what each call of a scope has the device do, in order; None where that is not known.
+
+    It is the same for a new result and for its record. A kernel counts by what the device executes, and a
+    copy by its direction, its kinds of memory and its size.
+    """
+    if timed.does is not None:
+        return timed.does
+    if timed.order:
+        codes = {kernel.launch: kernel.executed for kernel in result.kernels}
+        parts = [
+            codes.get(work.kernel.launch)
+            if work.kernel is not None
+            else (work.kind, work.name, float(work.count), float(work.size_bytes))
+            for work in timed.work
+        ]
+        does = [parts[place] for place in timed.order]
+    else:
+        kernels, launched = launches_of(result)
+        by_launches = timed.scope in ("kernel", "launch")  # and a record of copies, too, has `does`
+        does = [kernels[place].executed for place in launched] if by_launches else []
+    known = does and all(of is not None and of[0] is not None for of in does)
+    return hashlib.sha256(repr(does).encode()).hexdigest() if known else None
+
+
+def _beyond_launches(result: Result, timed: Measurement) -> str | None:
+    """Returns what a record has to say of a scope's work besides the launches of its session."""
+    does = device_work(result, timed)
+    only_launches = structs.replace(timed, does=None, work=(), order=())
+    return does if does != device_work(result, only_launches) else None
 
 
 def choice_of(result: Result) -> Choice:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from pytest_gpukern.baseline.merge import confirmed_slower
+from pytest_gpukern.baseline.same_work import SameWork, same_work
 from pytest_gpukern.gate import judge
 from pytest_gpukern.gate.change import Pair, log_ratios, percent
 from pytest_gpukern.gate.spread import SharedSpread, spread_key
@@ -85,46 +86,31 @@ def _pairs(case: Both, key: str) -> list[Pair]:
 def does_the_same(case: Both, threshold: float) -> bool:
     """Returns whether a test, by the first session of each side, has the device do the same in the same time.
 
-    The same are machine code, launches, copies, inputs, device and libraries. Arguments that are no inputs,
-    such as a number of rounds, are not known. So the times of both sessions have to agree within half the
-    threshold. Only a case that is measured in scope `kernel` alone, and whose machine code is known, does
-    the same.
+    What `same_work` cannot see, such as a number of rounds, may differ. So the times of both sessions have to
+    agree within half the threshold. Only a case that is measured in scope `kernel` alone does the same.
     """
     both = []
     for side in case:
         if not side or side[0] is None or side[0].outcome != "passed" or side[0].result is None:
             return False
         both.append(side[0].result)
-    if not all(map(_is_known, both)) or _does(both[0]) != _does(both[1]):
+    if not all(map(_is_known, both)):
         return False
-    base, head = (result.measurements[0] for result in both)
-    return abs(log_ratios([(base, head)])[0]) < math.log1p(threshold) / 2
+    (base, before), (head, now) = ((result, result.measurements[0]) for result in both)
+    if same_work(head, base, now.key) is SameWork.NO:
+        return False
+    return abs(log_ratios([(before, now)])[0]) < math.log1p(threshold) / 2
 
 
 def _is_known(result: Result) -> bool:
-    """Returns whether all that a result's times depend on is known, but for arguments that are no inputs."""
     times = result.measurements
     return (
         result.valid
         and result.correctness is Correctness.PASSED
         and result.inputs is not None
         and [measurement.scope for measurement in times] == ["kernel"]
-        and bool(times[0].work)
         and times[0].summary.median_ns > 0
-        and machine_code(result.kernels) is not None
     )
-
-
-def _does(result: Result) -> tuple[object, ...]:
-    """Returns what has to be equal for equal times."""
-    (time,) = result.measurements
-    work = [
-        (part.kind, None if part.kernel else part.name, part.count, part.size_bytes) for part in time.work
-    ]
-    kernels = [kernel.executed for kernel in result.kernels]
-    rates = (time.key, time.buffer_sets, time.traffic_bytes, time.flops)
-    declared = (result.case.problem_version, result.case.point, result.case.parameters, result.seed)
-    return (work, kernels, rates, declared, result.inputs, result.fingerprint)
 
 
 class Conclusion(Ending):

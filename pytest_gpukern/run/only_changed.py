@@ -8,14 +8,12 @@ import statistics
 
 from msgspec import structs
 
-from pytest_gpukern.baseline.record import launches_of
+from pytest_gpukern.baseline.same_work import SameWork, newest, same_work
 from pytest_gpukern.measure.measure import rule_for
 from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.run.spine import Evidence, with_facts
 from pytest_gpukern.run.timed_scope import TimedScope
-from pytest_gpukern.values.backend_table import distributions_of_others
-from pytest_gpukern.values.fingerprint import Fingerprint
-from pytest_gpukern.values.result import CaseInfo, Measurement, Result, Verdict, machine_code
+from pytest_gpukern.values.result import Measurement, Result, Verdict
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 
@@ -51,27 +49,9 @@ def is_as_recorded(timed: TimedScope, evidence: Evidence) -> bool:
 
 
 def _does_the_same(result: Result, probe: Measurement, environment: Environment, threshold: float) -> bool:
-    case, gpu = result.case, environment.gpu
-    baseline = environment.store.baseline(case, gpu.model_key(on_gpu=True))
-    record, (kernels, launched) = baseline.of(case.id), launches_of(result)
-    past = record.past(probe.key)
-    if not past or not launched:
+    model = environment.gpu.model_key(on_gpu=True)
+    past = environment.store.baseline(result.case, model).of(result.case.id).past(probe.key)
+    if not past or same_work(result, newest(past), probe.key) is SameWork.NO:
         return False
-    before = max((time.session for time in past), key=lambda session: session.recorded)
     ratio = probe.summary.median_ns / statistics.median(time.median_ns for time in past)
-    return (
-        (kernels, launched) == (before.kernels, before.launched)
-        and machine_code(kernels) is not None
-        and before.case.problem_version == case.problem_version
-        and _machine(result.fingerprint, case) == _machine(before.fingerprint, case)
-        and ratio > 0
-        and abs(math.log(ratio)) <= math.log1p(threshold) / 2
-    )
-
-
-def _machine(of: Fingerprint, case: CaseInfo) -> tuple[object, ...]:
-    """Returns what has to be equal of the machine and its software; what is not known counts, too."""
-    unused = distributions_of_others(case.backend)
-    libraries = {name: version for name, version in of.libraries.items() if name not in unused}
-    clocks = of.power_limit_w, of.max_sm_clock_mhz, of.max_memory_clock_mhz
-    return of.driver_version, of.cuda_driver_version, of.mig_profile, *clocks, libraries
+    return ratio > 0 and abs(math.log(ratio)) <= math.log1p(threshold) / 2

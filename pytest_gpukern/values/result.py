@@ -226,6 +226,8 @@ class Measurement(Stored, frozen=True):
         work: what a call had the device do, in order; empty if that is not known.
         order: what each call had the device do, in order, as places in `work`; empty where calls differ, and
             where the timer does not know.
+        does: in a record, a hash of what each call had the device do, in order, where the session's
+            `launched` does not say it; None where that is not known.
         buffer_sets: sets of inputs with different contents that were used in turn.
         invalid_samples: number of other samples that we did not use, because the device was not fit.
         traffic_bytes: bytes that the declared work must move, or None.
@@ -251,6 +253,7 @@ class Measurement(Stored, frozen=True):
     device_ns: float | None = None
     work: tuple[DeviceWork, ...] = ()
     order: tuple[int, ...] = ()
+    does: str | None = None
     buffer_sets: Whole = 1
     invalid_samples: Whole = 0
     traffic_bytes: float | None = None

@@ -1,0 +1,69 @@
+"""Says whether two sessions of a case had the device do the same, so that no time has to tell.
+
+The other session is on record, or of another revision.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+from pytest_gpukern.baseline.record import device_work
+from pytest_gpukern.gate.comparability import SessionTime
+from pytest_gpukern.values.backend_table import distributions_of_others
+from pytest_gpukern.values.result import Result
+
+
+class SameWork(enum.Enum):
+    """Says how much two sessions of a case are known to have in common."""
+
+    NO = "something differs or is not known"
+    SEEN = "what timers see is the same"
+    """What they do not see may differ, such as a number of rounds; so the times have to agree, too."""
+    ALL = "what no timer sees is the same, too"
+
+
+def same_work(now: Result, before: Result, key: str) -> SameWork:
+    """Says whether a scope, by its key, had the device do the same in both sessions.
+
+    Timers see machine code, launches, copies and their order. Inputs, the problem's version, the point,
+    parameters, libraries, driver, the card's model and its clock and power policy have to agree, too. The
+    card itself may differ.
+
+    Timers see neither scalar arguments, nor what a closure holds. All is known if every file that the test
+    loaded is the same, or if the scalar arguments are known on both sides. Scalars do not tell what the host
+    does between two launches, so they suffice for a call of one kernel. Code of ours makes the copies of a
+    transfer, and the inputs say which.
+    """
+    timed = [(result, time) for result in (now, before) if (time := result.time(key)) is not None]
+    if len(timed) < 2 or not now.case.on_gpu or _conditions(now, key) != _conditions(before, key):
+        return SameWork.NO
+    pairs = ((now.inputs, before.inputs), (now.scalars, before.scalars))
+    if any(None not in pair and pair[0] != pair[1] for pair in pairs):
+        return SameWork.NO
+    if key.startswith("transfer/"):
+        return SameWork.ALL if now.inputs is not None and now.inputs == before.inputs else SameWork.NO
+    work, work_before = (device_work(*each) for each in timed)
+    if work is None or work != work_before:
+        return SameWork.NO
+    files = bool(now.files) and now.files == before.files and now.inputs == before.inputs
+    one_kernel = key.startswith("kernel/") and len(timed[0][1].order) == 1
+    scalars = one_kernel and all(None not in pair for pair in pairs)
+    return SameWork.ALL if files or scalars else SameWork.SEEN
+
+
+def newest(past: Sequence[SessionTime]) -> Result:
+    """Returns the session that was recorded last: an appended one may be of another state of the code."""
+    return max((time.session for time in past), key=lambda session: session.recorded)
+
+
+def _conditions(result: Result, key: str) -> tuple[object, ...]:
+    """Returns what has to be equal besides the work; what is not known counts, too."""
+    case, of = result.case, result.fingerprint
+    unused = distributions_of_others(case.backend)
+    libraries = {name: version for name, version in of.libraries.items() if name not in unused}
+    clocks = (of.power_limit_w, of.max_sm_clock_mhz, of.max_memory_clock_mhz)
+    driver = (of.driver_version, of.cuda_driver_version, of.mig_profile, of.device_model_key)
+    on_device = key.startswith(("kernel/", "transfer/"))
+    python = None if on_device else of.python_version  # else the host's part of a call is in the time
+    return (case.problem_version, case.id, case.sizes, libraries, *clocks, *driver, python)
