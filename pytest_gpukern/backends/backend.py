@@ -103,6 +103,10 @@ class Workspace(ABC):
         """Returns the addresses of each input array."""
         return {name: self._places[name].span for name in self._inputs}
 
+    def spans(self) -> dict[str, Span]:
+        """Returns the addresses of each array, outputs where the last launch left them."""
+        return self.input_spans() | {name: self.place(name).span for name in self._outputs}
+
     def compare(self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance) -> Comparison:
         """Compares an output with its reference, on the device if it lives there."""
         place = self.place(output)

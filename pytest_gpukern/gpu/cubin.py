@@ -27,6 +27,10 @@ _FORMATS = frozenset({1, 2, 3, _SIZED})
 _REGISTER_COUNT = 0x2F  # the symbol's number and the registers of a thread
 _PAIR = struct.Struct("<II")
 _DEVICE_LAUNCHES = ("cudaLaunchDevice", "__cudaCDP2LaunchDevice")
+_OBJECT = 1  # STT_OBJECT: a variable
+_MEMORY = (".nv.constant", ".nv.global")
+_UNCHANGED = ("__cudart_", "$str", "_ZN08NumbaEnv")
+"""Beginnings of the names of variables that nobody sets: tables of `sin`, texts of `printf`, Numba's own."""
 _CODE = (".text.", ".nv.constant", ".nv.global.init")
 """Prefixes of the names of sections that hold code and initial memory."""
 _DAMAGED = (struct.error, ValueError, IndexError)
@@ -63,6 +67,18 @@ def launches_from_device(image: bytes) -> bool:
     return any(name.startswith(_DEVICE_LAUNCHES) or name == "cudaGraphLaunch" for name in names)
 
 
+def has_variables(image: bytes) -> bool:
+    """Returns whether a module has variables in constant or global memory, which a program may set.
+
+    True for a module that is damaged or no cubin.
+    """
+    sections, symbols = _read(image)
+    return not sections or any(
+        symbol.is_variable and symbol.section.startswith(_MEMORY) and not symbol.name.startswith(_UNCHANGED)
+        for symbol in symbols
+    )
+
+
 def code_sha256(image: bytes) -> str | None:
     """Returns a hash of what a cubin executes: instructions, constants, initial values, in file order.
 
@@ -88,6 +104,8 @@ class _Section(NamedTuple):
 class _Symbol(NamedTuple):
     name: str
     is_kernel: bool
+    is_variable: bool = False
+    section: str = ""
 
 
 def _read(image: bytes) -> tuple[list[_Section], list[_Symbol]]:
@@ -113,8 +131,13 @@ def _read(image: bytes) -> tuple[list[_Section], list[_Symbol]]:
             return sections, []
         texts = sections[table_of_symbols.link].content
         return sections, [
-            _Symbol(_text(texts, name), bool(other & _ENTRY))
-            for name, _, other, _, _, _ in _SYMBOL.iter_unpack(table_of_symbols.content)
+            _Symbol(
+                _text(texts, name),
+                bool(other & _ENTRY),
+                info & 0xF == _OBJECT,
+                sections[place].name if place < len(sections) else "",
+            )
+            for name, info, other, place, _, _ in _SYMBOL.iter_unpack(table_of_symbols.content)
         ]
     except _DAMAGED:
         return [], []

@@ -127,7 +127,9 @@ class CaseSubject:
         others = self._other_contents(first)
         with gpu.launches_observed() if others else nullcontext():
             for dataset in others:
-                checked_launch(self._prepared(dataset))
+                prepared = self._prepared(dataset)
+                checked_launch(prepared)
+                evidence.arrays += prepared.workspace.spans().items()
         evidence.add(
             errors=first.errors_with_bits(tells_determinism=not self._checked),
             first_call_ns=first.first_call_ns,

@@ -32,7 +32,8 @@ def is_as_recorded(timed: TimedScope, evidence: Evidence) -> bool:
         return False
     fewest = rule_for(timed.call_ns).min_samples
     probe = dataclasses.replace(timed, count=timed.count or fewest).measured()
-    result = with_facts(structs.replace(evidence.result, measurements=(probe,)), environment)
+    measured = structs.replace(evidence.result, measurements=(probe,))
+    result = with_facts(measured, environment, evidence.arrays)
     threshold = timed.context.marker.threshold or environment.settings.threshold
     if probe.invalid is not None or not _does_the_same(result, probe, environment, threshold):
         return False
@@ -43,6 +44,7 @@ def is_as_recorded(timed: TimedScope, evidence: Evidence) -> bool:
     evidence.add(
         kernels=result.kernels,
         autotuned=result.autotuned,
+        scalars=result.scalars,
         verdicts={probe.key: Verdict(VerdictKind.SAME_CODE, reason)},
     )
     return True

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from msgspec import structs
 
+from pytest_gpukern.arrays.memory import Span
 from pytest_gpukern.baseline.merge import confirmed_slower
 from pytest_gpukern.baseline.record import choice_of
 from pytest_gpukern.check.diagnosis import Diagnosis, IncorrectError
@@ -166,12 +167,15 @@ def run(subject: Subject, evidence: Evidence, environment: Environment) -> None:
                 evidence.drop_simulated_times()
             with phase("checking"):
                 subject.recheck(evidence)
-            evidence.result = with_facts(evidence.result, environment)
+            evidence.result = with_facts(evidence.result, environment, evidence.arrays)
             evidence.add_note(*gpu.take_late_warnings())  # if nothing ran on a GPU
 
 
-def with_facts(result: Result, environment: Environment) -> Result:
-    """Adds kernel facts, ceilings and canaries to a measured result."""
+def with_facts(result: Result, environment: Environment, arrays: Sequence[tuple[str, Span]] = ()) -> Result:
+    """Adds kernel facts, scalar arguments, ceilings and canaries to a measured result.
+
+    `arrays` are those that a call got when its launches were observed.
+    """
     device = environment.gpu.device
     if not result.case.on_gpu or device is None or not environment.gpu.has_gpu or not result.measurements:
         return result
@@ -185,10 +189,13 @@ def with_facts(result: Result, environment: Environment) -> Result:
         code.sha256 if code is not None else None,
     )
     unhashed = without_hash(kernels, code.refused if code is not None else "CUPTI cannot be used")
+    first = kernels_first[0]
+    launched = [first.work[place].name for place in first.order if first.work[place].kernel]
     return structs.replace(
         result,
         notes=(*result.notes, *environment.gpu.take_late_warnings(), *unhashed),
         kernels=kernels,
+        scalars=code.scalars(launched, arrays) if code is not None and arrays else None,
         # To look for tuners takes 20 to 100 ms.
         autotuned={} if "triton" in distributions_of_others(result.case.backend) else autotuned(kernels),
         ceilings=structs.asdict(ceilings) if ceilings is not None else {},
@@ -369,12 +376,14 @@ def _measure_in_fresh_processes(
 class Evidence:
     """Gathers what a test finds out: each check and each measurement adds to its result.
 
-    The `diagnosis` comes from the first check that failed.
+    The `diagnosis` comes from the first check that failed. `arrays` are those of a case, by name, as each of
+    its observed launches got them.
     """
 
     def __init__(self, result: Result) -> None:
         self.result = result
         self.diagnosis: Diagnosis | None = None
+        self.arrays: list[tuple[str, Span]] = []
 
     def add(self, **known: Any) -> None:
         """Adds what is known of the result, by its fields."""

@@ -499,7 +499,8 @@ class Result(Stored, frozen=True):
         observations: what observers saw around the test, such as device memory.
         trace: what one execution did, in a run with `--gpukern-trace`, or None.
         inputs: hash of the inputs that a case was timed on, or None.
-        scalars: hash of the scalar arguments of its launches, or None where they differ or are not known.
+        scalars: hash of the scalar arguments of a case's launches, and of which arrays they get; None where
+            they differ or are not known, or where a kernel may read other memory.
         files: hash of the project's files that the test loads, or None where they are not all known.
         code: architecture → what its kernels are compiled to, in a run with `--gpukern-code`. Verdicts on
             that have the architecture as their key.

@@ -235,7 +235,11 @@ def install(monkeypatch, *, cupti=False, board=None):
         context_change=context_change,
         current_context=lambda: CONTEXTS[-1],
     )
-    code = SimpleNamespace(sha256=lambda name, registers: CODE.get(name), refused=None)
+    code = SimpleNamespace(
+        sha256=lambda name, registers: CODE.get(name),
+        scalars=lambda kernels, arrays: CODE.get("scalars"),
+        refused=None,
+    )
     replace_in("timers.cupti.machine_code", monkeypatch, machine_code=lambda: code, observed=observed)
     replace_in("timers.event", monkeypatch, EventTimer=FakeTimer)
     replace_in(
@@ -255,7 +259,7 @@ def work_of(call, takes_ns):
     """The kernel that a launch says it is: `{"registers": 32, "grid": [1, 1, 1], "code": "beef"}`.
 
     Each call launches it once, unless an `order` says otherwise: `[0, 0]` twice, `[]` not as often each time.
-    The hash of its machine code goes where `machine_code` is asked for it.
+    Hashes of its machine code and `scalars` go where `machine_code` is asked for them.
     """
     from pytest_gpukern.values.result import DeviceWork, KernelFacts
 
@@ -266,7 +270,7 @@ def work_of(call, takes_ns):
     kernel = KernelFacts(
         "saxpy", said["registers"], said.get("local", 0), 0, grid=grid, block=(256, 1, 1), symbol="saxpy"
     )
-    CODE["saxpy"] = said["code"]
+    CODE["saxpy"], CODE["scalars"] = said["code"], said.get("scalars")
     return (DeviceWork("kernel", "saxpy", 1.0, takes_ns, kernel=kernel),), tuple(said.get("order", [0]))
 
 

@@ -232,7 +232,7 @@ class Replay:
             module = Module(event["module"], len(code), ctypes.addressof(held) if code else None)
             self._call_back(event, resource_descriptor=ctypes.addressof(module))
         else:
-            parameters = (ctypes.c_uint64 * 2)(*event["parameters"])
+            parameters = (ctypes.c_uint64 * 8)(*event["parameters"])  # and no arguments
             kernel, place = event["kernel"], ctypes.addressof(parameters)
             call = ApiCall(event["site"], None, place, None, kernel and kernel.encode())
             self._call_back(event, ptr=ctypes.addressof(call))

@@ -15,13 +15,15 @@ import ctypes
 import functools
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
+from pytest_gpukern.arrays.memory import Span
 from pytest_gpukern.gpu import cubin
 from pytest_gpukern.gpu.kernel_facts import triton_cubins
 from pytest_gpukern.timers.cupti.activity import ActivityTrace, activity_trace
+from pytest_gpukern.timers.cupti.launch_arguments import Arguments, arguments_of
 from pytest_gpukern.timers.timer import TimerUnavailable
 from pytest_gpukern.values.garbage import gc_paused
 
@@ -76,11 +78,12 @@ class MachineCode:
         self._function = cupti.ActivityKind.FUNCTION
         trace.listeners[self._function] = lambda record: self._from.has(record.module_id, record.name)
         calls = cupti.driver_api_trace_cbid.__members__
-        self._places = {int(calls[name]): place for name, place in _PLACE_OF_HANDLE.items() if name in calls}
+        self._calls = {int(calls[name]): name for name in _PLACE_OF_HANDLE if name in calls}
         self._loaded = 0
         self._has_recorded = False
         self._from = KernelModules()
         self._launches: dict[tuple[str, int], None] = {}
+        self._arguments: list[tuple[str, Arguments | None]] = []
         self._modules: dict[int, str] = {}
         self._known: dict[str, _CodeFacts] = {}
         self._images: dict[str, bytes] = {}
@@ -98,15 +101,35 @@ class MachineCode:
             kernel: mangled name.
             registers: registers a thread, as recorded at the launch.
         """
-        origin = self._from.of(kernel)
-        modules, from_all = [self._read(module) for module in self._loaded_with(origin)], origin.from_all
-        if len(modules) != 1 and (held := self._held_by_triton(kernel)):
-            modules, from_all = held, True
+        modules, from_all = self._modules_of(kernel)
         codes = sorted({module.code for module in modules if module.may_take(registers, kernel)})
         if len(codes) > 1 and from_all:
             method = "module" if any(code.startswith("module:") for code in codes) else "code"
             return f"{method}:{hashlib.sha256(' '.join(codes).encode()).hexdigest()}"
         return codes[0] if len(codes) == 1 else None
+
+    def scalars(self, kernels: Sequence[str], arrays: Sequence[tuple[str, Span]]) -> str | None:
+        """Returns a hash of the scalar arguments of a call that was just observed in `launches`.
+
+        It also holds which array each address leads to, and where in it. If the call was observed several
+        times, on other arrays, each has to have the same hash.
+
+        Returns None where it is not known what the kernels read: other memory than these arrays, or a
+        variable of their module, which a program sets at run time.
+
+        Args:
+            kernels: mangled names of what the call launches, in order.
+            arrays: names and addresses of the arrays of the call, in each of its observations.
+        """
+        launches = [launch for launch in self._arguments if launch[0] in kernels]
+        calls = range(0, len(launches), max(1, len(kernels)))
+        found = {_described(launches[at : at + len(kernels)], kernels, arrays) for at in calls}
+        known = len(found) == 1 and not any(map(self._may_read_variables, {*kernels}))
+        return found.pop() if known else None
+
+    def _may_read_variables(self, kernel: str) -> bool:
+        modules, _ = self._modules_of(kernel)
+        return not modules or any(module.has_variables for module in modules)
 
     def launches_from_device(self, kernel: str) -> bool:
         """Returns whether a kernel, by its mangled name, may be in a module that launches from the device.
@@ -118,6 +141,14 @@ class MachineCode:
     def any_launches_from_device(self) -> bool:
         """Returns whether any module that we saw being loaded launches from the device."""
         return any(self._read(module).launches for module in {*self._modules.values()})
+
+    def _modules_of(self, kernel: str) -> tuple[list[_CodeFacts], bool]:
+        """Returns the modules that a kernel may be from, and whether a call launched it from all of them."""
+        origin = self._from.of(kernel)
+        modules = [self._read(module) for module in self._loaded_with(origin)]
+        if len(modules) != 1 and (held := self._held_by_triton(kernel)):
+            return held, True
+        return modules, origin.from_all
 
     def _held_by_triton(self, kernel: str) -> list[_CodeFacts]:
         """Returns facts of the code that Triton has for a kernel's handles; nothing if it lacks one of them.
@@ -160,9 +191,13 @@ class MachineCode:
 
     @contextmanager
     def launches(self) -> Iterator[None]:
-        """Hashes the modules that are loaded while entered, and finds the modules of launched kernels."""
+        """Hashes the modules that are loaded while entered, and finds the modules of launched kernels.
+
+        It also keeps the arguments of each launch.
+        """
         self._launches.clear()
-        with self._called_back_at(*self._places):
+        self._arguments.clear()
+        with self._called_back_at(*self._calls):
             yield
         for kernel in self._from.launched(self._launches):  # so that nothing is read during timing
             for module in self._loaded_with(self._from.of(kernel)):
@@ -201,8 +236,11 @@ class MachineCode:
             call = _ApiCall.from_address(int(data.ptr))
             # At the return, since lazy loading loads the module inside the first launch.
             if call.site == self._cupti.ApiCallbackSite.API_EXIT and call.kernel and call.parameters:
-                handle = ctypes.c_uint64.from_address(call.parameters + 8 * self._places[callback])
-                self._launches[call.kernel.decode(), handle.value] = None
+                kernel, name = call.kernel.decode(), self._calls[callback]
+                handle = ctypes.c_uint64.from_address(call.parameters + 8 * _PLACE_OF_HANDLE[name]).value
+                self._launches[kernel, handle] = None
+                arguments = arguments_of(name.removesuffix("_ptsz"), call.parameters, handle)
+                self._arguments.append((kernel, arguments))
             return
         module = _ModuleResource.from_address(int(data.resource_descriptor))
         if not (module.code and module.size):
@@ -223,6 +261,7 @@ class _CodeFacts(NamedTuple):
     code: str
     registers: Mapping[str, int]
     launches: bool
+    has_variables: bool
 
     @classmethod
     def of(cls, image: bytes, sha256: str) -> _CodeFacts:
@@ -231,12 +270,32 @@ class _CodeFacts(NamedTuple):
             f"module:{sha256}" if code is None else f"code:{code}",
             cubin.registers(image),
             cubin.launches_from_device(image),
+            cubin.has_variables(image),
         )
 
     def may_take(self, recorded: int, kernel: str) -> bool:
         """Returns whether a launch of this module's kernel may be recorded with so many registers."""
         registers = self.registers.get(kernel)
         return registers is None or recorded == max(registers, _FEWEST_REGISTERS)
+
+
+def _described(
+    call: Sequence[tuple[str, Arguments | None]],
+    kernels: Sequence[str],
+    arrays: Sequence[tuple[str, Span]],
+) -> str | None:
+    """Returns a hash of a call's arguments, the same wherever arrays lie; None where one is not known."""
+
+    def placed(part: bytes | int) -> object:
+        if isinstance(part, bytes):
+            return part
+        return next(
+            ((name, part - span.start) for name, span in arrays if span.start <= part < span.stop), None
+        )
+
+    parts = [[*map(placed, arguments)] if arguments is not None else [None] for _, arguments in call]
+    known = [name for name, _ in call] == [*kernels] and all(None not in part for part in parts)
+    return hashlib.sha256(repr(parts).encode()).hexdigest() if known else None
 
 
 @functools.cache

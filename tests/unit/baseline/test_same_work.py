@@ -67,7 +67,7 @@ def compared(now, before, key=KERNEL):
         ({"fingerprint": structs.replace(FINGERPRINT, python_version="3.14")}, ALL),
         ({"scalars": None}, SEEN),
         ({"inputs": None}, SEEN),
-        ({"scalars": "6c"}, NO),
+        ({"scalars": "6c"}, SEEN),
         ({"inputs": "1b"}, NO),
         ({"kernels": (OTHER.kernel,)}, NO),
         ({"kernels": (launch(None).kernel,)}, NO),

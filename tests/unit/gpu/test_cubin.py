@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nvrtc_compiler import ARCHITECTURES, compiled, needs_nvrtc
 
 from pytest_gpukern.gpu import cubin
 from pytest_gpukern.gpu.cubin import registers
@@ -34,6 +35,38 @@ def test_registers_are_those_that_ptxas_said(name):
     assert expected.keys() == KERNELS
     assert len(set(expected.values())) > 3
     assert registers(IMAGES[name]) == expected
+
+
+# variables
+
+SOURCE = """
+{of}
+extern "C" __global__ void k(double *x, int j) {{ {does}; }}
+"""
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("of", "does", "expected"),
+    [
+        ("", "x[0] = exp(x[1])", False),
+        ("", "x[0] = sin(x[1])", False),  # has tables of CUDA's
+        ("", "__shared__ double held[64]; held[j] = x[j]; __syncthreads(); x[0] = held[0]", False),
+        ("__constant__ int rounds;", "for (j = 0; j < rounds; ++j) x[j] *= 2", True),
+        ("__constant__ int rounds = 5;", "for (j = 0; j < rounds; ++j) x[j] *= 2", True),
+        ("__device__ int rounds;", "for (j = 0; j < rounds; ++j) x[j] *= 2", True),
+        ("static __device__ int rounds = 3;", "for (j = 0; j < rounds; ++j) x[j] *= 2; ++rounds", True),
+    ],
+)
+def test_variables_are_found_which_a_program_may_set(of, does, expected, architecture):
+    source = SOURCE.format(of=of, does=does)
+    assert cubin.has_variables(compiled(source, f"sm_{architecture}")) is expected
+
+
+def test_a_module_of_numba_has_no_variables_but_its_own():
+    assert not cubin.has_variables(image_of("numba-first.cuda-13.0.sm_90"))
+    assert cubin.has_variables(b"no cubin")
 
 
 # bytes that are none
