@@ -9,7 +9,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -202,6 +202,11 @@ _LAUNCH_SPREAD = 0.15
 """Relative standard deviation of a session's median that contains the host's launches."""
 
 
+def _kinds(work: Iterable[DeviceWork]) -> list[tuple[object, ...]]:
+    """Returns work without its times, to compare it between batches."""
+    return [(of.kind, of.name, of.count, of.size_bytes, of.kernel) for of in work]
+
+
 class Samples:
     """The samples so far, with their notes and statistics."""
 
@@ -229,11 +234,12 @@ class Samples:
             self.samples, self.batches, self.busy, self._settled, self.by_contents = [], [], [], 0, {}
             self.cpu = []
         self._launch_included = batch.launch_included
+        alike = not self.batches or (_kinds(self.work), self.order) == (_kinds(batch.work), batch.order)
         self.samples += batch.samples_ns
         self.batches.append(len(batch.samples_ns))
         self.busy += batch.busy_ns
         self.cpu += batch.cpu_ns
-        self.work, self.order = batch.work, batch.order
+        self.work, self.order = batch.work, batch.order if alike else ()
         self.notes.update(dict.fromkeys(batch.notes))
         self.iterations = batch.iterations
         self.executions_a_sample = max(1, executions // len(batch.samples_ns))

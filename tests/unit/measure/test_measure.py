@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cProfile
 import dataclasses
+import itertools
 import math
 import random
 import sys
@@ -298,6 +299,28 @@ def test_what_executions_of_several_calls_took_is_that_of_one(cost_ns):
     assert batch.per_call(4) == Batch(
         [250.0], 4, launch_included=True, busy_ns=[225.0], work=(kernel, copy), order=(0, 1, 1)
     )
+
+
+A, B, TWICE_A = (
+    ((DeviceWork("kernel", name, count, 9.0),), (0,) * int(count))
+    for name, count in (("a", 1.0), ("b", 1.0), ("a", 2.0))
+)
+
+
+@pytest.mark.parametrize(
+    ("batches", "order"),
+    [([A], (0,)), ([A, B], ()), ([A, A, B], ()), ([A, A, TWICE_A], ()), ([A, B, B, B], ())],
+)
+def test_the_order_of_a_call_is_known_only_if_all_batches_have_it(batches, order):
+    in_turn = itertools.cycle(batches)
+
+    class Varying(ScriptedTimer):
+        def collect(self, iterations, *, cold):
+            work, order = next(in_turn)
+            return dataclasses.replace(super().collect(iterations, cold=cold), work=work, order=order)
+
+    rule = StoppingRule(min_samples=6, max_samples=6)
+    assert sampled(Varying([1000.0], most=1), rule=rule).order == order
 
 
 def test_a_suspicion_makes_the_measurement_invalid_and_keeps_its_samples():
