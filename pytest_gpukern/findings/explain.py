@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from pytest_gpukern.baseline.record import as_recorded
+from pytest_gpukern.baseline.same_work import SameWork, newest, same_work
 from pytest_gpukern.findings.regressions import by_name, resource_changes
 from pytest_gpukern.gate.change import SESSIONS_TO_GATE, percent
 from pytest_gpukern.gate.comparability import SessionTime, of_one_choice
@@ -25,6 +26,7 @@ from pytest_gpukern.values.difference import (
     KERNEL,
     NEW_CODE,
     SAME_CODE,
+    SAME_WORK,
     Difference,
 )
 from pytest_gpukern.values.fingerprint import Fingerprint
@@ -80,7 +82,9 @@ def because(
     """
     of_host = not timer_row(deciding[0].timer).device_timed
     differences = [*_choice_changes(result, past)]
-    if deciding[0].scope != "transfer":
+    if same_work(result, newest(past), deciding[0].key) is SameWork.ALL:
+        differences.append(SAME_WORK)
+    elif deciding[0].scope != "transfer":
         differences += _code_changes(result, past)
     differences += _clock_changes(deciding, verdict, past)
     fingerprints = [time.session.fingerprint for time in past]

@@ -199,6 +199,30 @@ def confirm(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> V
     return verdict
 
 
+def unless_same_code(verdict: Verdict, *, all_known: bool) -> Verdict:
+    """Returns the verdict on a time whose session did the same as its record, as far as timers see.
+
+    It is SAME CODE where the time does not decide. On a card that is not on record, SLOWER decides nothing
+    either: cards differ. If not `all_known`, something may differ that timers do not see, such as a number of
+    rounds. Then the time has to agree within half the threshold, which another card's does not tell.
+    """
+    is_open = verdict.kind is VerdictKind.UNDECIDED
+    if not is_open and not (verdict.kind is VerdictKind.SLOWER and verdict.other_card):
+        return verdict
+    limit, ratio = math.log1p(verdict.threshold or 0.0) / 2, verdict.ratio
+    agrees = ratio is not None and not verdict.other_card and abs(math.log(ratio)) <= limit
+    if not all_known and not agrees:
+        return verdict
+    reason = f"{'all that it did' if all_known else 'what timers see of it'} is as recorded"
+    return structs.replace(
+        verdict,
+        kind=VerdictKind.SAME_CODE,
+        reason=f"{reason}, so its time need not decide: {verdict.reason}",
+        suspected=False,
+        false_alarm=0.0 if verdict.other_card else verdict.false_alarm,
+    )
+
+
 def undecidable(suspicion: Verdict, problem: str) -> Verdict:
     """Returns INVALID, which fails: a suspicion must not pass because nothing could decide it."""
     reason = f"suspected {_first(suspicion)}, but the sessions to confirm it failed: {problem}"

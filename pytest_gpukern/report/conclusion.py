@@ -23,7 +23,7 @@ from pytest_gpukern.report.recorded import trends
 from pytest_gpukern.report.records import accept, repeat
 from pytest_gpukern.report.rows import OTHER_CARD, ceiling_shares, doubt_about, own_size, shared_sizes
 from pytest_gpukern.report.run import AGAINST, BASELINE, UNCHANGED, RunResults
-from pytest_gpukern.values.difference import DEVICE, NEW_CODE, SAME_CODE
+from pytest_gpukern.values.difference import DEVICE, NEW_CODE, SAME_CODE, SAME_WORK
 from pytest_gpukern.values.failure_table import FAILURES, KIND_OF_FINDING
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.note import NO_GPU
@@ -267,21 +267,21 @@ def context(run: RunResults) -> list[str]:
 def _could_see(run: RunResults) -> str:
     """Says below which change half of the times could not have become SLOWER, where that is far from it."""
     known = [
-        (verdict.detectable - 1, verdict)
+        (verdict.detectable - 1, verdict, result.case.on_gpu)
         for result in run.results
         for verdict in result.verdicts.values()
-        if units.is_number(verdict.detectable) and verdict.threshold
+        if units.is_number(verdict.detectable) and verdict.threshold and verdict.kind.row.compared
     ]
     known.sort(key=lambda entry: entry[0])
-    unseen, median = known[len(known) // 2] if known else (0.0, None)
+    unseen, median, _ = known[len(known) // 2] if known else (0.0, None, False)
     if median is None or unseen < _FAR * (median.threshold or 0.0):
         return ""
-    (doubt, _), *_ = Counter(doubt_about(verdict) for _, verdict in known).most_common(1)
+    (doubt, _), *_ = Counter(doubt_about(verdict) for _, verdict, _ in known).most_common(1)
     record = "--gpukern-baseline=append"
     remedy = f"record more sessions: {record}" if run.compared_with == BASELINE else "measure more sessions"
     if median.pairs:
         remedy += f": --gpukern-sessions={2 * len(median.pairs)}"
-    if doubt == OTHER_CARD or run.on_another_card:
+    if doubt == OTHER_CARD or (run.on_another_card and any(on_gpu for *_, on_gpu in known)):
         doubt, remedy = OTHER_CARD, f"record this card, too: {record}"
     times = f" (median of {len(known)} times)" if len(known) > 1 else ""
     return f"{doubt.sentence}: below {float(f'{100 * unseen:.2g}'):g} % nothing is caught{times}; {remedy}"
@@ -511,5 +511,7 @@ def _cause(verdict: Verdict) -> str:
     if beside_card:
         of_machine = all(cause.what in OF_THE_MACHINE for cause in beside_card)
         return ", ".join(map(str, beside_card)) + (": the machine, not the change" if of_machine else "")
+    if SAME_WORK in verdict.differences:
+        return str(SAME_WORK)
     same = ["same machine code"] if SAME_CODE in verdict.differences else []
     return ", ".join([*same, *(["another card"] if causes else [])])

@@ -20,12 +20,11 @@ from pytest_gpukern.values.verdict_table import VerdictKind
 def is_as_recorded(timed: TimedScope, evidence: Evidence) -> bool:
     """Returns whether `--gpukern-only-changed` leaves a scope as it is on record; then the evidence says so.
 
-    The newest recorded session has to agree in machine code, launch shapes and their order. It also has to
-    agree in libraries, driver, the card's model and its clock and power policy, the problem's version and the
-    point. Another card of the model may do. A kernel whose machine code is not known is timed.
+    The newest recorded session has to have done the same (`same_work`). A kernel whose machine code is not
+    known is timed.
 
-    No timer sees a kernel's arguments, such as a number of rounds, nor what a closure holds. So the fewest
-    samples have to agree with the recorded time within half the threshold, as for two revisions.
+    The fewest samples show what it does. Where arguments may differ that no timer sees, they also have to
+    agree with the recorded time within half the threshold, as for two revisions.
     """
     environment = timed.context.environment
     if not environment.settings.only_changed or timed.scope != "kernel" or not timed.on_gpu:
@@ -37,10 +36,7 @@ def is_as_recorded(timed: TimedScope, evidence: Evidence) -> bool:
     threshold = timed.context.marker.threshold or environment.settings.threshold
     if probe.invalid is not None or not _does_the_same(result, probe, environment, threshold):
         return False
-    reason = (
-        "machine code, launches, libraries, driver and clocks are as recorded, and "
-        f"{probe.summary.n} samples are within half the threshold; not timed further"
-    )
+    reason = "machine code, launches, libraries, driver and clocks are as recorded; not timed further"
     evidence.add(
         kernels=result.kernels,
         autotuned=result.autotuned,
@@ -53,7 +49,8 @@ def is_as_recorded(timed: TimedScope, evidence: Evidence) -> bool:
 def _does_the_same(result: Result, probe: Measurement, environment: Environment, threshold: float) -> bool:
     model = environment.gpu.model_key(on_gpu=True)
     past = environment.store.baseline(result.case, model).of(result.case.id).past(probe.key)
-    if not past or same_work(result, newest(past), probe.key) is SameWork.NO:
-        return False
+    same = same_work(result, newest(past), probe.key) if past else SameWork.NO
+    if same is not SameWork.SEEN:
+        return same is SameWork.ALL
     ratio = probe.summary.median_ns / statistics.median(time.median_ns for time in past)
     return ratio > 0 and abs(math.log(ratio)) <= math.log1p(threshold) / 2

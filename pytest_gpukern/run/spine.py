@@ -18,11 +18,12 @@ from msgspec import structs
 from pytest_gpukern.arrays.memory import Span
 from pytest_gpukern.baseline.merge import confirmed_slower
 from pytest_gpukern.baseline.record import choice_of
+from pytest_gpukern.baseline.same_work import SameWork, newest, same_work
 from pytest_gpukern.check.diagnosis import Diagnosis, IncorrectError
 from pytest_gpukern.findings.findings import explained, failures
 from pytest_gpukern.gate.change import FRESH_SESSIONS, SESSIONS_TO_GATE
 from pytest_gpukern.gate.comparability import Conditions
-from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable, unless_hopeless
+from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable, unless_hopeless, unless_same_code
 from pytest_gpukern.gate.spread import spread_key
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_hash
@@ -277,6 +278,7 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
         folder = settings.baseline_dir
         if verdict.kind is VerdictKind.NEW and folder is not None and not folder.is_dir():
             verdict = structs.replace(verdict, reason=f"{verdict.reason}: there is no folder {folder}")
+        verdict = _by_code(verdict, [result, *extra], key, basis)
         if verdict.suspected:
             verdict = unless_hopeless(verdict, by_key[key], basis)
         if problem is not None:
@@ -305,7 +307,9 @@ def confirmed(settled: Settled, environment: Environment, marker: MarkerOptions)
         if problem or len(decided[key]) < len(fresh):
             verdicts[key] = undecidable(verdicts[key], problem or f"{key} was not measured in each")
         else:
-            verdicts[key] = confirm(verdicts[key], decided[key], _basis_of(result, key, environment, marker))
+            basis = _basis_of(result, key, environment, marker)
+            verdict = confirm(verdicts[key], decided[key], basis)
+            verdicts[key] = _by_code(verdict, [result, *fresh], key, basis)
     result = structs.replace(result, verdicts=verdicts)
     more: list[Result] = []
     if settings.run_file is not None and settings.baseline == "compare" and confirmed_slower(result):
@@ -313,6 +317,15 @@ def confirmed(settled: Settled, environment: Environment, marker: MarkerOptions)
             result, environment, SESSIONS_TO_GATE - len(fresh), before=len(fresh)
         )
     return Settled(result, (*settled.sessions, *fresh, *more), {**settled.deciding, **decided})
+
+
+def _by_code(verdict: Verdict, sessions: Iterable[Result], key: str, basis: Basis) -> Verdict:
+    """Returns the verdict, or SAME CODE where what these sessions did decides and their time does not."""
+    if not basis.reference:
+        return verdict
+    before = newest(basis.reference)
+    same = {same_work(session, before, key) for session in sessions}
+    return verdict if SameWork.NO in same else unless_same_code(verdict, all_known=same == {SameWork.ALL})
 
 
 def _basis_of(result: Result, key: str, environment: Environment, marker: MarkerOptions) -> Basis:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_gpukern.values.stored import Stored
 
 MACHINE_CODE, AUTOTUNED, CLOCK = "machine code", "autotuned", "clock"
-CYCLES, KERNEL, DEVICE = "cycles", "kernel", "device"
+CYCLES, KERNEL, DEVICE, WORK = "cycles", "kernel", "device", "work"
 """What a difference may be about, besides launches, resources, libraries and fields of the fingerprint."""
 
 
@@ -37,6 +37,8 @@ class Difference(Stored, frozen=True):
     def _words(self) -> str:
         if self.what == MACHINE_CODE:
             return f"{'new' if self.is_cause else 'same'} machine code"
+        if self.what == WORK:
+            return "the same code, launches, arguments and inputs: the machine, not the change"
         if self.what == AUTOTUNED:
             return f"autotuned: {self.now}, recorded: {self.before}"
         if self.what == CYCLES:
@@ -55,4 +57,6 @@ _FEW = 2
 
 NEW_CODE = Difference(MACHINE_CODE)
 SAME_CODE = Difference(MACHINE_CODE, is_cause=False)
+SAME_WORK = Difference(WORK, is_cause=False)
+"""All that the device did is as recorded, also what no timer sees."""
 SAME_MACHINE = "same machine and libraries as recorded"

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from made_up_runs import whole_run
 from msgspec import structs
 
 from pytest_gpukern.gpu.fingerprint import take_fingerprint
@@ -38,6 +39,17 @@ def launch(monkeypatch):
     return say
 
 
+@pytest.fixture(autouse=True)
+def fingerprint(monkeypatch):
+    """Knows a driver and limits of the fake card."""
+    known = {"driver_version": "2.0", "power_limit_w": 700.0, "max_sm_clock_mhz": 1980}
+
+    def take(device, nvml):
+        return structs.replace(take_fingerprint(device, nvml), **known)
+
+    monkeypatch.setattr("pytest_gpukern.run.device_session.take_fingerprint", take)
+
+
 @pytest.fixture
 def verdicts(gpu, pytester, record, launch, monkeypatch):
     """Records the suite; runs it with the option; returns verdicts and number of times of each case."""
@@ -52,10 +64,6 @@ def verdicts(gpu, pytester, record, launch, monkeypatch):
             for case_id, result in results_in(Path("run.json")).items()
         }
 
-    def fingerprint(device, nvml):
-        return structs.replace(take_fingerprint(device, nvml), driver_version="2.0", power_limit_w=700.0)
-
-    monkeypatch.setattr("pytest_gpukern.run.device_session.take_fingerprint", fingerprint)
     pytester.makepyfile(test_doubling=PROBLEM)
     record("with_kernels", 3)
     return run
@@ -107,6 +115,88 @@ def test_the_same_code_is_timed_if_more_than_the_card_is_another(verdicts, now, 
     assert changes
     path.write_text(text)
     assert verdicts() == {FIRST: expected, SECOND: expected, ON_HOST: CHECKED}
+
+
+# without the option: where the time alone cannot decide
+
+
+@pytest.fixture
+def judged(gpu, pytester, record, launch, monkeypatch):
+    """Records the suite with known scalar arguments; runs it; returns the verdict of the first variant."""
+
+    def run(*options, on_record=None):
+        path = Path("baselines", f"doubling.{MODEL_KEY}.json")
+        for now, then in (on_record or {}).items():
+            text, changes = re.subn(now, then, path.read_text())
+            assert changes
+            path.write_text(text)
+        run.output = gpu("--gpukern-report=run.json", *options).stdout
+        run.sessions = whole_run(Path("run.json"))["sessions"]
+        return results_in(Path("run.json"))[FIRST]["verdicts"]["kernel/event/cold"]
+
+    launch(scalars="5c")
+    pytester.makepyfile(test_doubling=PROBLEM)
+    record("with_scalars", 3)
+    return run
+
+
+ANOTHER_CARD = {'"GPU-fa4e"': '"GPU-0ddd"'}
+
+
+@pytest.mark.parametrize("takes_ns", [970, 1060, 3000])
+def test_on_another_card_a_kernel_that_does_the_same_needs_no_time(judged, monkeypatch, takes_ns):
+    monkeypatch.setenv("FIRST_TAKES_NS", str(takes_ns))
+    verdict = judged("-k", "numba", on_record=ANOTHER_CARD)
+    assert (verdict["kind"], verdict["suspected"], verdict["false_alarm"]) == ("SAME CODE", False, 0)
+    assert verdict["ratio"] == pytest.approx(takes_ns / 1000), "a common shift still counts it"
+    assert judged.sessions == [], "which would confirm"
+    of_the_other = "another card than recorded: below * % nothing is caught; *"
+    judged.output.fnmatch_lines([of_the_other, "*of 2 times: 1 undecided, 1 same code"])
+    judged("-k", "first or third")  # of which only the host's is judged by its time
+    judged.output.no_fnmatch_line(of_the_other)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"code": "cafe"}, {"grid": [8, 1, 1]}, {"order": [0, 0]}, {"order": []}),
+        *({"code": None}, {"scalars": "6c"}, {"scalars": None}),
+    ],
+    ids=str,
+)
+def test_on_another_card_a_kernel_that_does_something_else_is_judged_by_its_time(judged, launch, change):
+    launch(**{"scalars": "5c", **change})
+    assert judged(on_record=ANOTHER_CARD)["kind"] == "UNDECIDED"
+
+
+@pytest.mark.parametrize(
+    ("now", "on_record"),
+    [
+        (r',\s*"scalars": "5c"', ""),
+        ('"inputs": "[^"]*",', ""),
+        ('"inputs": "[^"]*"', '"inputs": "1b"'),
+        ('"numpy": "[^"]*"', '"numpy": "0.1"'),
+        ('"driver_version": "2.0"', '"driver_version": "1.0"'),
+        ('"max_sm_clock_mhz": 1980', '"max_sm_clock_mhz": 1755'),
+    ],
+)
+def test_on_another_card_what_else_differs_from_the_record_leaves_it_to_the_time(judged, now, on_record):
+    assert judged(on_record={**ANOTHER_CARD, now: on_record})["kind"] == "UNDECIDED"
+
+
+def test_on_the_card_of_the_record_fresh_sessions_decide_and_say_that_it_is_the_machine(judged, monkeypatch):
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    verdict = judged()
+    assert (verdict["kind"], len(judged.sessions)) == ("SLOWER", 3)
+    line = "SLOWER (kernel/event/cold): +10.0 %*; the same code, launches, arguments and inputs: the machine*"
+    judged.output.fnmatch_lines([line])
+
+
+@pytest.mark.parametrize("on_record", [{}, ANOTHER_CARD], ids=["card", "another"])
+def test_with_the_option_a_kernel_that_does_the_same_needs_no_time(judged, monkeypatch, on_record):
+    monkeypatch.setenv("FIRST_TAKES_NS", "1500")
+    assert judged("--gpukern-only-changed", on_record=on_record)["kind"] == "SAME CODE"
+    assert results_in(Path("run.json"))[FIRST].get("measurements", []) == []
 
 
 def test_fresh_sessions_confirm_what_became_slower(on_fake_gpu, pytester, launch, monkeypatch):

@@ -15,7 +15,16 @@ from made_up_times import BASE_NS, HERE, KNOWN, S, around, beside, measured, new
 from msgspec import structs
 
 from pytest_gpukern.gate.comparability import of_one_choice
-from pytest_gpukern.gate.judge import FALSE_ALARMS, Basis, confirm, fails, judge, undecidable, unless_hopeless
+from pytest_gpukern.gate.judge import (
+    FALSE_ALARMS,
+    Basis,
+    confirm,
+    fails,
+    judge,
+    undecidable,
+    unless_hopeless,
+    unless_same_code,
+)
 from pytest_gpukern.gate.spread import SharedSpread
 from pytest_gpukern.measure.host_load import BUSY_HOST
 from pytest_gpukern.values.failure_table import FAILURES
@@ -24,7 +33,7 @@ from pytest_gpukern.values.timer_table import TIMERS
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 NEW, SAME, FASTER = VerdictKind.NEW, VerdictKind.SAME, VerdictKind.FASTER
-SLOWER, UNDECIDED = VerdictKind.SLOWER, VerdictKind.UNDECIDED
+SLOWER, UNDECIDED, SAME_CODE = VerdictKind.SLOWER, VerdictKind.UNDECIDED, VerdictKind.SAME_CODE
 UNCOMPARABLE, INVALID = VerdictKind.UNCOMPARABLE, VerdictKind.INVALID
 
 T95 = {1: 6.314, 2: 2.920, 3: 2.353, 4: 2.132, 5: 2.015, 6: 1.943, 8: 1.860, math.inf: 1.645}
@@ -47,6 +56,37 @@ def shared_by(s0, d0=20.0, **devices):
 
 
 QUIET = shared_by(0.002)
+
+
+# what the device did decides where the time does not
+
+
+@pytest.mark.parametrize("suspected", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "ratio", "other_card", "of_all", "as_far_as_seen"),
+    [
+        (UNDECIDED, 1.0099, False, SAME_CODE, SAME_CODE),
+        (UNDECIDED, 1.011, False, SAME_CODE, UNDECIDED),
+        (UNDECIDED, 0.989, False, SAME_CODE, UNDECIDED),
+        (UNDECIDED, None, False, SAME_CODE, UNDECIDED),
+        (UNDECIDED, 1.0, True, SAME_CODE, UNDECIDED),
+        (SLOWER, 1.5, True, SAME_CODE, SLOWER),
+        (SLOWER, 1.5, False, SLOWER, SLOWER),
+        (FASTER, 0.5, True, FASTER, FASTER),
+        (SAME, 1.0, True, SAME, SAME),
+        (INVALID, 1.0, True, INVALID, INVALID),
+        (UNCOMPARABLE, None, True, UNCOMPARABLE, UNCOMPARABLE),
+        (NEW, None, False, NEW, NEW),
+    ],
+)
+def test_the_same_code_decides_only_what_the_time_does_not(
+    kind, ratio, other_card, of_all, as_far_as_seen, suspected
+):
+    found = Verdict(kind, "by its time", ratio, threshold=0.02, other_card=other_card, suspected=suspected)
+    for all_known, expected in ((True, of_all), (False, as_far_as_seen)):
+        decided = unless_same_code(found, all_known=all_known)
+        assert (decided.kind, decided.ratio, decided.other_card) == (expected, ratio, other_card)
+        assert decided == found or (not decided.suspected and decided.reason.endswith(": by its time"))
 
 
 # what an interval, a verdict and its reason follow from
