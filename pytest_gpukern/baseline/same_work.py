@@ -46,11 +46,12 @@ def same_work(now: Result, before: Result, key: str) -> SameWork:
     work, work_before = (device_work(*each) for each in timed)
     if work is None or work != work_before:
         return SameWork.NO
-    same_files = bool(now.files) and now.files == before.files and len(inputs) == 1
-    # Bytes between the members of a structure may hold anything, so scalars that differ prove nothing.
-    same_scalars = len(scalars) == 1 and None not in inputs | scalars
+    # Scalars that differ prove nothing: bytes between the members of a structure may hold anything.
+    known = len(inputs) == 1 and len(scalars - {None}) < 2
+    same_files = bool(now.files) and now.files == before.files
     one_kernel = key.startswith("kernel/") and len(timed[0][1].order) == 1
-    return SameWork.ALL if same_files or (one_kernel and same_scalars) else SameWork.SEEN
+    by_scalars = one_kernel and None not in inputs | scalars
+    return SameWork.ALL if known and (same_files or by_scalars) else SameWork.SEEN
 
 
 def newest(past: Sequence[SessionTime]) -> Result:

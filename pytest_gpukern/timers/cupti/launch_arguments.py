@@ -20,7 +20,7 @@ Arguments = tuple[bytes | int, ...]
 
 _PLACES = {"cuLaunchKernel": (6, 7), "cuLaunchCooperativeKernel": (6, None), "cuLaunchKernelEx": (2, 3)}
 """Call → the positions of `kernelParams` and `extra` among its eight-byte parameters."""
-_END, _BUFFER = 0, 1  # CU_LAUNCH_PARAM_END, CU_LAUNCH_PARAM_BUFFER_POINTER
+_BUFFER = 1  # CU_LAUNCH_PARAM_BUFFER_POINTER
 _ATTRIBUTES = 48  # where a CUlaunchConfig has the number of its attributes, such as a cluster's size
 _MEMORY_TYPE = 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE
 _MOST_BYTES = 4096  # of a launch until CUDA 12.1, and 32 KB since then; asking about each word takes its time
@@ -51,44 +51,30 @@ def _arguments(call: str, parameters: int, handle: int) -> Arguments | None:
         return None
     library = _driver()
     sizes = list(_sizes(library, handle))
-    if not sizes or sum(size for _, size in sizes) > _MOST_BYTES:
+    if not 0 < sum(size for _, size in sizes) <= _MOST_BYTES:
         return None
-    places = [_word(pointers + 8 * number) for number in range(len(sizes))] if pointers else []
-    if not pointers:
-        buffer = _buffer(extra)
-        if not buffer:
-            return None
-        places = [buffer + offset for offset, _ in sizes]
-    parts = [
-        part
-        for place, (offset, size) in zip(places, sizes, strict=True)
-        for part in _parts(library, ctypes.string_at(place, size), -offset % 8)
-    ]
+    # PyCUDA has all arguments in one buffer, and two options say where it is and how large.
+    options = {} if pointers else {_word(extra + at): _word(extra + at + 8) for at in (0, 16)}
+    parts: list[bytes | int] = []
+    for number, (offset, size) in enumerate(sizes):
+        place = _word(pointers + 8 * number) if pointers else options[_BUFFER] + offset
+        parts += _parts(library, ctypes.string_at(place, size), -offset % 8)
     return tuple(parts)
 
 
 _driver = functools.cache(load_library)
 
 
-def _buffer(extra: int) -> int:
-    """Returns where all arguments lie together, as PyCUDA passes them; 0 if these options do not say."""
-    for option in range(extra, extra + 2 * 16, 16):
-        if _word(option) in (_END, _BUFFER):
-            return _word(option + 8) if _word(option) == _BUFFER else 0
-    return 0
-
-
 def _sizes(library: Any, handle: int) -> Iterator[tuple[int, int]]:
-    """Yields offset and size of each parameter; nothing if the driver, as before 12.4, does not tell."""
-    offset, size = ctypes.c_size_t(), ctypes.c_size_t()
-    for name in ("cuFuncGetParamInfo", "cuKernelGetParamInfo"):  # a handle may be a function or a kernel
-        ask, number = getattr(library, name, None), 0
-        while ask and not ask(
-            ctypes.c_void_p(handle), ctypes.c_size_t(number), ctypes.byref(offset), ctypes.byref(size)
-        ):
-            yield offset.value, size.value
-            number += 1
-        if number:
+    """Yields offset and size of each parameter; AttributeError if the driver is older than CUDA 12.4."""
+    found = ctypes.c_size_t(), ctypes.c_size_t()
+    # A handle may be of a function or of a library's kernel; one of these refuses it.
+    for ask in (library.cuFuncGetParamInfo, library.cuKernelGetParamInfo):
+        number = ctypes.c_size_t()
+        while not ask(ctypes.c_void_p(handle), number, *map(ctypes.byref, found)):
+            yield found[0].value, found[1].value
+            number.value += 1
+        if number.value:
             return
 
 

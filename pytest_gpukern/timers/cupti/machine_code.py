@@ -30,6 +30,8 @@ from pytest_gpukern.values.garbage import gc_paused
 MOST_KEPT_BYTES = 256 << 20
 """Most bytes of modules that nobody has asked about yet. Of older ones we keep facts, and not the code."""
 
+_MOST_ARGUMENTS = 1024  # launches whose arguments we read: the order of more than 256 in a call is not known
+
 _FEWEST_REGISTERS = 16
 """Fewest registers in a launch's record: 14 were recorded as 16 (H200, CUDA 13.0)."""
 
@@ -109,13 +111,10 @@ class MachineCode:
         return codes[0] if len(codes) == 1 else None
 
     def scalars(self, kernels: Sequence[str], arrays: Sequence[tuple[str, Span]]) -> str | None:
-        """Returns a hash of the scalar arguments of a call that was just observed in `launches`.
+        """Returns a hash of the arguments of a call that was observed in `launches`, perhaps several times.
 
-        It also holds which array each address leads to, and where in it. If the call was observed several
-        times, on other arrays, each has to have the same hash.
-
-        Returns None where it is not known what the kernels read: other memory than these arrays, or a
-        variable of their module, which a program sets at run time.
+        An address counts by its place in an array. Returns None where observations differ, and where it is
+        not known what the kernels read: memory that is none of the arrays, or a variable of their module.
 
         Args:
             kernels: mangled names of what the call launches, in order.
@@ -239,8 +238,9 @@ class MachineCode:
                 kernel, name = call.kernel.decode(), self._calls[callback]
                 handle = ctypes.c_uint64.from_address(call.parameters + 8 * _PLACE_OF_HANDLE[name]).value
                 self._launches[kernel, handle] = None
-                arguments = arguments_of(name.removesuffix("_ptsz"), call.parameters, handle)
-                self._arguments.append((kernel, arguments))
+                if len(self._arguments) < _MOST_ARGUMENTS:
+                    arguments = arguments_of(name.removesuffix("_ptsz"), call.parameters, handle)
+                    self._arguments.append((kernel, arguments))
             return
         module = _ModuleResource.from_address(int(data.resource_descriptor))
         if not (module.code and module.size):

@@ -15,8 +15,9 @@ from pytest_gpukern.baseline.same_work import SameWork, same_work
 NO, SEEN, ALL = SameWork.NO, SameWork.SEEN, SameWork.ALL
 MOMENT = "2026-11-01T12:00:00Z"
 FILES = {"files": {"test_it.py": "1f"}}
-OLD = {"scalars": None}
-KERNEL, END_TO_END, TRANSFER = "kernel/event/cold", "end_to_end/event/cold", "transfer/event/cold"
+KERNEL, END_TO_END, TRANSFER, LAUNCH = (
+    f"{scope}/event/cold" for scope in ("kernel", "end_to_end", "transfer", "launch")
+)
 
 
 def launch(code="code:aa", **changes):
@@ -27,70 +28,69 @@ def launch(code="code:aa", **changes):
 
 ONE, OTHER = launch(), launch("code:bb")
 IN, OUT = COPY_IN, structs.replace(COPY_IN, name="memcpy DtoH, pageable")
+MANY = (IN, ONE, OTHER, OUT)
 
 
-def session(*work, order=None, scope="kernel", **changes):
-    """A session in which a call did this work, of which a timer sees no machine code."""
+def session(*work, order=None, **changes):
+    """A session in which a call did this work, in all scopes; a timer sees no machine code."""
     work = work or (ONE,)
-    order = tuple(range(len(work))) if order is None else order
+    kernels = tuple(each.kernel for each in work if each.kernel)
     seen = tuple(
-        structs.replace(each, kernel=structs.replace(each.kernel, machine_code_sha256=None))
-        if each.kernel
-        else each
+        structs.replace(each, kernel=each.kernel and structs.replace(each.kernel, machine_code_sha256=None))
         for each in work
     )
-    times = (measured(scope="end_to_end", work=seen, order=order), measured(scope="transfer"))
-    times += (measured(scope=scope, work=seen, order=order),) * (scope != "end_to_end")
-    kernels = tuple(each.kernel for each in work if each.kernel)
+    order = tuple(range(len(work))) if order is None else order
+    by_device = (measured(scope=scope, work=seen, order=order) for scope in ("end_to_end", "kernel"))
+    times = (*by_device, measured(scope="transfer"), measured(scope="launch"))
     return result("cupy.exp", *times, **{"kernels": kernels, "inputs": "1a", "scalars": "5c", **changes})
 
 
-def recorded(of):
-    """The session as a baseline's file gives it back."""
-    record = Record(of.case.id, (Epoch(MOMENT, (trimmed(of, recorded=MOMENT),)),))
-    read = parse(render(Baseline("exp", "h200", {of.case.id: record})), Path("exp.json"))
-    return read.of(of.case.id).sessions[0]
-
-
 def compared(now, before, key=KERNEL):
-    """What both say of a session and of its record; a record says the same as the session."""
-    (found,) = {same_work(now, of, key) for of in (before, recorded(before))}
+    """What is said of a session and another one; of its record, as a file gives it back, the same is said."""
+    record = Record(before.case.id, (Epoch(MOMENT, (trimmed(before, recorded=MOMENT),)),))
+    read = parse(render(Baseline("exp", "h200", {before.case.id: record})), Path("exp.json"))
+    (found,) = {same_work(now, of, key) for of in (before, *read.of(before.case.id).sessions)}
     return found
+
+
+def on(**changes):
+    return {"fingerprint": structs.replace(FINGERPRINT, **changes)}
 
 
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
         ({}, ALL),
-        ({"fingerprint": structs.replace(FINGERPRINT, device_uuid="another card")}, ALL),
-        ({"fingerprint": structs.replace(FINGERPRINT, libraries={"cupy": "14.0", "torch": "3"})}, ALL),
-        ({"fingerprint": structs.replace(FINGERPRINT, python_version="3.14")}, ALL),
+        (on(device_uuid="another card"), ALL),
+        (on(libraries={"cupy": "14.0", "torch": "3"}), ALL),
+        (on(python_version="3.14"), ALL),
         ({"scalars": None}, SEEN),
-        ({"inputs": None}, SEEN),
         ({"scalars": "6c"}, SEEN),
+        ({"inputs": None}, SEEN),
         ({"inputs": "1b"}, NO),
         ({"kernels": (OTHER.kernel,)}, NO),
         ({"kernels": (launch(None).kernel,)}, NO),
         ({"kernels": ()}, NO),
         ({"point": {"n": 999}}, NO),
         ({"parameters": {"block": 128}}, NO),
-        ({"fingerprint": structs.replace(FINGERPRINT, driver_version="590")}, NO),
-        ({"fingerprint": structs.replace(FINGERPRINT, libraries={"cupy": "15"})}, NO),
-        ({"fingerprint": structs.replace(FINGERPRINT, max_sm_clock_mhz=1200)}, NO),
-        ({"fingerprint": structs.replace(FINGERPRINT, power_limit_w=300.0)}, NO),
-        ({"fingerprint": structs.replace(FINGERPRINT, device_model_key="h100")}, NO),
-        ({"scope": "launch"}, NO),
+        (on(driver_version="590"), NO),
+        (on(libraries={"cupy": "15"}), NO),
+        (on(max_sm_clock_mhz=1200), NO),
+        (on(power_limit_w=300.0), NO),
+        (on(device_model_key="h100"), NO),
+        ({"measurements": ()}, NO),
     ],
 )
 def test_what_has_to_agree_besides_the_work(changed, expected):
-    """All is known of one kernel by its scalar arguments."""
     for now, before in ((session(), session(**changed)), (session(**changed), session())):
-        assert compared(now, before) is expected
+        assert same_work(now, before, KERNEL) is expected
+        assert not before.measurements or compared(now, before) is expected
 
 
-def test_another_version_of_the_problem_is_other_work():
-    now = session()
+def test_another_version_of_the_problem_and_a_host_variant_never_do_the_same():
+    now = session(**FILES)
     assert compared(structs.replace(now, case=structs.replace(now.case, problem_version=2)), now) is NO
+    assert compared(structs.replace(now, case=structs.replace(now.case, backend="host")), now) is NO
 
 
 @pytest.mark.parametrize(
@@ -108,60 +108,30 @@ def test_another_version_of_the_problem_is_other_work():
     ],
 )
 def test_other_launches_copies_or_orders_are_other_work(work):
-    others = session(), session(ONE, OTHER, IN, order=(0, 1, 0, 2)), session(ONE, order=(0, 0, 0))
     for key in (KERNEL, END_TO_END):
-        for other in others:
-            assert compared(session(*work), other, key) is NO
-            assert compared(other, session(*work), key) is NO
+        for other in (session(), session(ONE, OTHER, IN, order=(0, 1, 0, 2)), session(ONE, order=(0, 0, 0))):
+            assert compared(session(*work), other, key) is compared(other, session(*work), key) is NO
         assert compared(session(*work), session(*work), key) is not NO
         assert compared(session(*work, order=()), session(*work, order=()), key) is NO
 
 
 @pytest.mark.parametrize(
-    ("of", "key", "changed", "expected"),
+    ("work", "key", "by_scalars"),
     [
-        ((), KERNEL, OLD, ALL),
-        ((), KERNEL, OLD | {"inputs": None}, ALL),
-        ((ONE, OTHER), KERNEL, {"files": {}}, SEEN),
-        ((ONE, OTHER), KERNEL, {}, ALL),
-        ((IN, ONE, OUT), END_TO_END, {"files": {}}, SEEN),
-        ((IN, ONE, OUT), END_TO_END, {}, ALL),
-        ((IN, ONE, OUT), TRANSFER, {"files": {}, "scalars": None}, ALL),
-        ((IN, ONE, OUT), TRANSFER, {"inputs": None}, NO),
+        ((), KERNEL, ALL),
+        ((ONE, OTHER), KERNEL, SEEN),  # the host may do more between them
+        ((), LAUNCH, SEEN),
+        (MANY, END_TO_END, SEEN),
+        (MANY, TRANSFER, ALL),  # our code makes its copies
     ],
 )
-def test_the_host_part_of_a_call_is_known_by_the_files_alone(of, key, changed, expected):
-    """The inputs say what a transfer copies, so it needs neither."""
-    both = [session(*of, **{**FILES, **changed}) for _ in "ab"]
-    assert compared(*both, key) is expected
-
-
-def test_another_file_leaves_what_its_code_may_do_unknown():
-    now, edited = session(ONE, OTHER, **FILES), session(ONE, OTHER, files={"test_it.py": "2f"})
-    assert compared(now, edited) is SEEN
-    one = session(**FILES), session(files={"test_it.py": "2f"})
-    assert compared(*one) is ALL, "by its scalar arguments"
-    assert compared(*one, END_TO_END) is SEEN
-
-
-def test_a_launch_does_what_the_kernels_of_its_session_do():
-    """The host times a launch, and sees none of its work."""
-
-    def launching(*work, **changes):
-        of = session(*work, **changes)
-        return structs.replace(of, measurements=(*of.measurements, measured(scope="launch")))
-
-    assert compared(launching(**FILES), launching(**FILES), "launch/event/cold") is ALL
-    assert compared(launching(), launching(), "launch/event/cold") is SEEN
-    assert compared(launching(OTHER), launching(), "launch/event/cold") is NO
-
-
-def test_another_python_is_another_host_part():
-    newer = session(fingerprint=structs.replace(FINGERPRINT, python_version="3.14"), **FILES)
-    assert compared(newer, session(**FILES), KERNEL) is ALL
-    assert compared(newer, session(**FILES), END_TO_END) is NO
-
-
-def test_a_host_variant_never_does_the_same():
-    of_host = [result("host.numpy", measured(), inputs="1a", **FILES) for _ in "ab"]
-    assert compared(*of_host) is NO
+def test_scalars_tell_all_of_one_kernel_and_files_of_any_call(work, key, by_scalars):
+    now, unknown = session(*work, **FILES), {"scalars": None, "inputs": None}
+    assert compared(now, now, key) is ALL
+    assert compared(now, session(*work, files={"test_it.py": "2f"}), key) is by_scalars
+    if key != TRANSFER:
+        assert compared(session(*work, **FILES, **unknown), session(*work, **FILES, **unknown), key) is ALL
+        assert compared(session(*work, **unknown), session(*work, **unknown), key) is SEEN
+        assert compared(now, session(*work, scalars="6c", **FILES), key) is SEEN, "by a variable, perhaps"
+    python = compared(structs.replace(now, **on(python_version="3.14")), now, key)
+    assert python is (NO if key in (LAUNCH, END_TO_END) else ALL)

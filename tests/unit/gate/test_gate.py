@@ -75,8 +75,6 @@ QUIET = shared_by(0.002)
         (FASTER, 0.5, True, FASTER, FASTER),
         (SAME, 1.0, True, SAME, SAME),
         (INVALID, 1.0, True, INVALID, INVALID),
-        (UNCOMPARABLE, None, True, UNCOMPARABLE, UNCOMPARABLE),
-        (NEW, None, False, NEW, NEW),
     ],
 )
 def test_the_same_code_decides_only_what_the_time_does_not(
