@@ -213,11 +213,11 @@ def unless_same_code(verdict: Verdict, *, all_known: bool) -> Verdict:
     agrees = ratio is not None and not verdict.other_card and abs(math.log(ratio)) <= limit
     if not all_known and not agrees:
         return verdict
-    reason = f"{'all that it did' if all_known else 'what timers see of it'} is as recorded"
+    same = "code, launches, arguments and inputs" if all_known else "code and launches"
     return structs.replace(
         verdict,
         kind=VerdictKind.SAME_CODE,
-        reason=f"{reason}, so its time need not decide: {verdict.reason}",
+        reason=f"{same} are as recorded, so the time need not decide: {verdict.reason}",
         suspected=False,
         false_alarm=0.0 if verdict.other_card else verdict.false_alarm,
     )

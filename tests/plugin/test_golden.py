@@ -9,6 +9,8 @@ on a host with two CPUs, but for `h200`, which is `run-h200.json.gz`:
     against      the same, compared with the commit before
     wrong        another has wrong results too
     simulator    four suites without a GPU
+    another_card a fake GPU 20 % slower than the recorded one: eight kernels do as recorded, one has other
+                 code, and of one no scalar arguments are known
     code         add_constant compiled for sm_90, with a kernel that was changed
     made_up      each kind of verdict on a GPU, made up; `made_up_runs.py` makes larger runs of it
     forms        made-up results: the name of each problem says what its rows show
