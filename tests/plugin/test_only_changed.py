@@ -9,6 +9,7 @@ from made_up_runs import whole_run
 from msgspec import structs
 
 from pytest_gpukern.gpu.fingerprint import take_fingerprint
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 from .conftest import FIRST, KERNEL_PROBLEM, SECOND, repeat_sessions, results_in
 from .fake_gpu import MODEL_KEY
@@ -190,6 +191,17 @@ def test_on_the_card_of_the_record_fresh_sessions_decide_and_say_that_it_is_the_
     assert (verdict["kind"], len(judged.sessions)) == ("SLOWER", 3)
     line = "SLOWER (kernel/event/cold): +10.0 %*; the same code, launches, arguments and inputs: the machine*"
     judged.output.fnmatch_lines([line])
+
+
+def test_a_suspicion_that_fresh_sessions_leave_open_is_decided_by_the_code(judged, launch, monkeypatch):
+    def refuted(suspicion, fresh, basis):
+        return structs.replace(suspicion, kind=VerdictKind.UNDECIDED, suspected=False, unconfirmed=True)
+
+    monkeypatch.setattr("pytest_gpukern.run.spine.confirm", refuted)
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    assert judged()["kind"] == "SAME CODE"
+    launch()
+    assert judged()["kind"] == "UNDECIDED"
 
 
 @pytest.mark.parametrize("on_record", [{}, ANOTHER_CARD], ids=["card", "another"])
