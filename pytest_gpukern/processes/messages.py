@@ -39,6 +39,7 @@ class ChildRequest(msgspec.Struct, frozen=True):
         checked: tests that an earlier session of the same tree has checked in full, where revisions are
             compared; sessions that confirm or record check in full.
         datasets: folder in which sessions of that tree keep inputs and references for each other.
+        asks: whether tests take the fewest samples that tell what they have the device do.
         watched_roots: folders; the loaded modules below them are listed at the end.
         watched_names: top-level names of modules that are listed wherever they were loaded from.
     """
@@ -50,6 +51,7 @@ class ChildRequest(msgspec.Struct, frozen=True):
     collects_all: bool = False
     checked: frozenset[str] = frozenset()
     datasets: str | None = None
+    asks: bool = False
     watched_roots: tuple[str, ...] = ()
     watched_names: tuple[str, ...] = ()
 

@@ -148,12 +148,22 @@ class Against:
             self._folder,
             {nodeid: marker_of(item).threshold or settings.threshold for nodeid, item in items.items()},
         )
-        once = not self._revisions.identical
-        turns.take(list(items), settings.sessions, then=_BOTH, once_if_same=once)
-        first = len(turns.base)
-        cases = turns.cases(items)
+        # Of one commit, any difference is noise, which this run is to show.
+        left = list(items) if self._revisions.identical else turns.ask(list(items))
+        if left:
+            turns.take(left, settings.sessions, then=_BOTH)
+        cases, pairs = turns.cases(items), len(turns.base) - (not self._revisions.identical)
         spreads, hosts = judging.shared_spreads(cases.values()), "host" in settings.fail_on
-        rules = {nodeid: judging.Rule(turns.thresholds[nodeid], spreads, hosts) for nodeid in cases}
+        rules = {
+            nodeid: judging.Rule(
+                turns.thresholds[nodeid],
+                spreads,
+                hosts,
+                turns.same.get(nodeid, frozenset()),
+                nodeid in turns.asked,
+            )
+            for nodeid in cases
+        }
         conclusions = {nodeid: judging.conclude(case, rules[nodeid]) for nodeid, case in cases.items()}
         self._confirm(turns, rules, conclusions)
         slower = [nodeid for nodeid, conclusion in conclusions.items() if conclusion.confirmed]
@@ -165,8 +175,8 @@ class Against:
             {nodeid: self._ending(conclusion) for nodeid, conclusion in conclusions.items()},
             turns.head[0].listed,
             f"{AGAINST}{self._revisions.short}",
-            heading(self._revisions, 2 * first, turns.code()),
-            closing(cases, removed, uncollected=uncollected),
+            heading(self._revisions, 2 * pairs, turns.code()),
+            closing(cases, removed, asked=len(turns.asked), uncollected=uncollected),
         )
 
     def _confirm(
@@ -217,22 +227,26 @@ _MOST_AHEAD = 2
 
 def heading(revisions: Revisions, sessions: int, code: Sequence[str]) -> list[str]:
     """Returns the lines above the tables; `code` tells the modules of each side, and whether they differ."""
-    lines = [f"working tree against {revisions}, {sessions} sessions A-B-B-A"]
+    asks = [] if revisions.identical else ["a short pair of sessions that asks what both do"]
+    counted_sessions = ", then ".join([*asks, *([f"{sessions} sessions A-B-B-A"] if sessions else [])])
+    lines = [f"working tree against {revisions}, {counted_sessions}"]
     if revisions.identical:
         lines.append("  the working tree is that commit, unchanged: any difference is noise (A/A)")
     lines += [f"  {line}" for line in code]
     return [*lines, "  times below are the working tree's; stored baselines are not used", ""]
 
 
-def closing(cases: Mapping[str, judging.Both], removed: Sequence[str], *, uncollected: bool) -> list[str]:
+def closing(
+    cases: Mapping[str, judging.Both], removed: Sequence[str], *, asked: int, uncollected: bool
+) -> list[str]:
     """Returns the lines below the tables: what was compared, and what the tests do not show.
 
-    `removed` are tests that only the base has; with `uncollected`, it could not collect some of the others.
+    So many tests were only `asked`. `removed` are tests that only the base has; with `uncollected`, it could
+    not collect some of the others.
     """
     codes = {nodeid: judging.same_code(case) for nodeid, case in cases.items()}
     known = {nodeid: same for nodeid, same in codes.items() if same is not None}
     changed = [nodeid for nodeid, same in known.items() if not same]
-    same_work = sum(map(judging.measured_once, cases.values()))
     new = [nodeid for nodeid, (base, _) in cases.items() if not any(base)]
     failures = {nodeid: judging.failure_on_base(base) for nodeid, (base, _) in cases.items()}
     failed = grouped((first_line(text), nodeid) for nodeid, text in failures.items() if text is not None)
@@ -242,11 +256,8 @@ def closing(cases: Mapping[str, judging.Both], removed: Sequence[str], *, uncoll
         unknown = f", unknown in {len(cases) - len(known)}" if len(known) < len(cases) else ""
         same = f"machine code: same in {counted(len(known) - len(changed), 'case')}"
         lines.append(f"{same}, changed in {len(changed)}{some}{unknown}")
-    if same_work:
-        lines.append(
-            f"{same_work} measured in one pair of sessions: the same machine code, launches, inputs and "
-            "libraries on both sides, and times that agree"
-        )
+    if asked:
+        lines.append(f"{asked} measured in the short pair of sessions alone: {judging.SAME_WORK}")
     for why, nodeids in failed.items():
         lines.append(f"{len(nodeids)} failed on the base, so not compared: {named(nodeids, SHOWN)}: {why}")
     if uncollected:

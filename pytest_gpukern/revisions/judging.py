@@ -11,16 +11,22 @@ from msgspec import structs
 from pytest_gpukern.baseline.merge import confirmed_slower
 from pytest_gpukern.baseline.same_work import SameWork, same_work
 from pytest_gpukern.gate import judge
-from pytest_gpukern.gate.change import Pair, log_ratios, percent
+from pytest_gpukern.gate.change import Pair, log_ratios
 from pytest_gpukern.gate.spread import SharedSpread, spread_key
 from pytest_gpukern.processes.sessions import Ending
 from pytest_gpukern.values.difference import NEW_CODE, SAME_CODE
 from pytest_gpukern.values.result import Correctness, Measurement, Result, SessionRole, Verdict, machine_code
+from pytest_gpukern.values.timer_table import timer_row
 from pytest_gpukern.values.untrusted_json import first_line
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 FEWEST_PAIRS = 2
 """Fewer pairs of sessions have no spread."""
+
+SAME_WORK = (
+    "the same machine code, launches and libraries on both sides, with the same inputs and arguments or "
+    "times within half the threshold"
+)
 
 Side = Sequence[Ending | None]
 """How a test ended in each session of the base, or of the working tree; None where it was not reported."""
@@ -35,16 +41,21 @@ class Rule(NamedTuple):
         threshold: smallest change that counts, 0.02 for 2 %.
         spreads: those of all cases of the run, since suspects may be few.
         hosts: whether times of host variants can fail a test.
+        same: the times whose work is the same on both sides (`same_times`).
+        asked: whether these are all, so that nothing was measured.
     """
 
     threshold: float
     spreads: Mapping[str, SharedSpread]
     hosts: bool = False
+    same: frozenset[str] = frozenset()
+    asked: bool = False
 
 
-def measured_once(case: Both) -> bool:
-    """Returns whether both sides did the same, for only then we stop after one pair (`does_the_same`)."""
-    return all(len(side) == 1 for side in case)
+def without_times(ending: Ending) -> Ending:
+    """Returns what a session that only asked knows of a test."""
+    result = ending.result
+    return ending._replace(result=None if result is None else structs.replace(result, measurements=()))
 
 
 def same_code(case: Both) -> bool | None:
@@ -83,34 +94,31 @@ def _pairs(case: Both, key: str) -> list[Pair]:
     return [(base, head) for base, head in both if base is not None and head is not None]
 
 
-def does_the_same(case: Both, threshold: float) -> bool:
-    """Returns whether a test, by the first session of each side, has the device do the same in the same time.
+def same_times(case: Both, threshold: float) -> tuple[frozenset[str], bool]:
+    """Returns the times of work that is the same on both sides, and whether these are all times of the test.
 
-    What `same_work` cannot see, such as a number of rounds, may differ. So the times of both sessions have to
-    agree within half the threshold. Only a case that is measured in scope `kernel` alone does the same.
+    The first session of each side tells. Where `same_work` cannot know all, as a number of rounds, the times
+    of both sessions have to agree within half the threshold. The host's clock is too coarse for that.
     """
     both = []
     for side in case:
         if not side or side[0] is None or side[0].outcome != "passed" or side[0].result is None:
-            return False
+            return frozenset(), False
         both.append(side[0].result)
-    if not all(map(_is_known, both)):
-        return False
-    (base, before), (head, now) = ((result, result.measurements[0]) for result in both)
-    if same_work(head, base, now.key) is SameWork.NO:
-        return False
-    return abs(log_ratios([(before, now)])[0]) < math.log1p(threshold) / 2
+    base, head = both
+    if not (base.valid and head.valid):
+        return frozenset(), False
+    keys = {time.key for result in both for time in result.measurements}
+    same = frozenset(key for key in keys if _is_same(head, base, key, threshold))
+    return same, same == keys
 
 
-def _is_known(result: Result) -> bool:
-    times = result.measurements
-    return (
-        result.valid
-        and result.correctness is Correctness.PASSED
-        and result.inputs is not None
-        and [measurement.scope for measurement in times] == ["kernel"]
-        and times[0].summary.median_ns > 0
-    )
+def _is_same(head: Result, base: Result, key: str, threshold: float) -> bool:
+    known, before, now = same_work(head, base, key), base.time(key), head.time(key)
+    if known is not SameWork.SEEN or before is None or now is None:
+        return known is SameWork.ALL
+    resolved = timer_row(now.timer).device_timed and before.summary.median_ns > 0 < now.summary.median_ns
+    return resolved and abs(log_ratios([(before, now)])[0]) < math.log1p(threshold) / 2
 
 
 class Conclusion(Ending):
@@ -142,8 +150,17 @@ class Conclusion(Ending):
         if not reported:
             return cls("failed", "no session of the working tree reported this test", None)
         last, others = reported[-1], valid_sessions(head, SessionRole.FURTHER, but=shown)
-        judged = structs.replace(shown, verdicts=dict(verdicts)) if shown else None
+        judged = structs.replace(_with_full_check(shown, head), verdicts=dict(verdicts)) if shown else None
         return cls(last.outcome, last.text, judged, others)
+
+
+def _with_full_check(shown: Result, head: Side) -> Result:
+    """Returns what is shown with what the first session found out, if that only asked: it checks in full."""
+    first = _results(head)[0]
+    if first.measurements:
+        return shown
+    notes = tuple(dict.fromkeys((*first.notes, *shown.notes)))
+    return structs.replace(shown, errors=first.errors, corners=first.corners, notes=notes)
 
 
 def _failure_of(head: Side) -> str | None:
@@ -176,13 +193,18 @@ def conclude(case: Both, rule: Rule) -> Conclusion:
     """Returns the conclusion on a test, with suspicions that `confirm` decides."""
     shown, verdicts = _shown(case[1]), {}
     for key in _judged_keys(case[1]):
-        if measured_once(case):
-            verdict = _same_work(_pairs(case, key), rule.threshold)
+        if rule.asked:
+            verdict = _same_code(_pairs(case, key), rule.threshold)
         else:
             verdict = _barred(case, key) or _judged(case, key, rule)
+        if key in rule.same and verdict.kind is VerdictKind.UNDECIDED:
+            reason = f"{SAME_WORK}; by time alone {verdict.reason}"
+            verdict = structs.replace(verdict, kind=VerdictKind.SAME_CODE, reason=reason, detectable=None)
         fails = rule.hosts or (shown is not None and shown.case.on_gpu)
         verdicts[key] = verdict if fails else judge.of_host(verdict)
-    return Conclusion.of(case[1], verdicts)
+    conclusion = Conclusion.of(case[1], verdicts)
+    # So few samples are no time that a report or a record should have.
+    return conclusion._replace(result=without_times(conclusion).result) if rule.asked else conclusion
 
 
 def confirm(first: Conclusion, again: Both, rule: Rule, *, last: bool = True) -> Conclusion:
@@ -228,16 +250,16 @@ def _judged(
     return verdict.adding(*words, differences=(*code, *verdict.differences))
 
 
-def _same_work(pairs: Sequence[Pair], threshold: float) -> Verdict:
-    """Returns the verdict on a case that does the same on both sides, from its only pair."""
-    (change,) = log_ratios(pairs)
+def _same_code(pairs: Sequence[Pair], threshold: float) -> Verdict:
+    """Returns the verdict on a time whose work is the same on both sides, from the only pair."""
+    ((base, head),) = pairs
+    before_ns, now_ns = base.summary.median_ns, head.summary.median_ns
     return Verdict(
-        VerdictKind.SAME,
-        f"the same machine code, launches, inputs and libraries on both sides, and {percent(change)} in one "
-        "pair of sessions: not measured again",
-        ratio=math.exp(change),
+        VerdictKind.SAME_CODE,
+        f"{SAME_WORK}: not measured again",
+        ratio=now_ns / before_ns if before_ns > 0 else None,
         threshold=threshold,
-        pairs=tuple((base.summary.median_ns, head.summary.median_ns) for base, head in pairs),
+        pairs=((before_ns, now_ns),),
     )
 
 
@@ -260,8 +282,8 @@ def _why_not_comparable(case: Both, key: str) -> str | None:
     failed = failure_on_base(case[0])
     if failed is not None:
         return f"failed on the base: {first_line(failed)}"
-    base = next(iter(_results(case[0])), None)
-    if base is None or not base.measurements:
+    base = next((result for result in _results(case[0]) if result.measurements), None)
+    if base is None:
         ending = _reported(case[0])[0]
         why = f": {first_line(ending.text)}" if ending.text else ""
         return f"{'skipped' if ending.outcome == 'skipped' else 'not measured'} on the base{why}"

@@ -23,7 +23,7 @@ from pytest_gpukern.processes.sessions import ChildRun, ChildSessions
 from pytest_gpukern.report import units
 from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.revisions.git import AgainstError, Revisions
-from pytest_gpukern.revisions.judging import Both, does_the_same
+from pytest_gpukern.revisions.judging import Both, same_times, without_times
 from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.result import Correctness
 
@@ -121,7 +121,8 @@ class Turns:
         folder: where sessions of one side keep data sets for each other.
         thresholds: test → smallest change that counts.
         base: runs of the base's sessions, in order; `head` has those of the working tree's.
-        same_work: tests that do the same on both sides, so that they were measured once on each.
+        same: test → the times whose work is the same on both sides, where that was asked.
+        asked: the tests of which all that is to be measured is the same: no more sessions run them.
     """
 
     sides: Trees
@@ -133,20 +134,28 @@ class Turns:
     thresholds: Mapping[str, float]
     base: list[ChildRun] = field(default_factory=list)
     head: list[ChildRun] = field(default_factory=list)
-    same_work: set[str] = field(default_factory=set)
+    same: dict[str, frozenset[str]] = field(default_factory=dict)
+    asked: frozenset[str] = frozenset()
 
-    def take(
-        self,
-        nodeids: Sequence[str],
-        pairs: int,
-        why: str = "",
-        then: Sequence[bool] = (),
-        once_if_same: bool = False,
-    ) -> None:
+    def ask(self, nodeids: Sequence[str]) -> list[str]:
+        """Asks a session of each side what the tests do; returns those that have to be measured.
+
+        Times of so few samples do not count for them. What the sessions checked does: they check in full.
+        """
+        for on_base, coming in ((True, (False, True, False)), (False, (True, False))):
+            self.take_one(nodeids, "asking what tests do", on_base=on_base, coming=coming, asks=True)
+        for nodeid, case in self.cases(nodeids).items():
+            self.same[nodeid], is_all = same_times(case, self.thresholds[nodeid])
+            self.asked |= {nodeid} if is_all else set()
+        left = [nodeid for nodeid in nodeids if nodeid not in self.asked]
+        for run in (self.base[0], self.head[0]):
+            run.endings |= {name: without_times(run.endings[name]) for name in left if name in run.endings}
+        return left
+
+    def take(self, nodeids: Sequence[str], pairs: int, why: str = "", then: Sequence[bool] = ()) -> None:
         """Runs `pairs` sessions of each side: base, head, head, base, and so on, so that a trend cancels.
 
-        `then` says whether each of the sessions that may follow is the base's. `once_if_same` leaves out of
-        later pairs the tests that do the same on both sides, by the first pair.
+        `then` says whether each of the sessions that may follow is the base's.
 
         Raises:
             AgainstError: a session did not come to its end, or did not run its side's code.
@@ -155,15 +164,15 @@ class Turns:
         for number, on_base in enumerate(order, 1):
             what = f"session {number} of {2 * pairs}{why}"
             self.take_one(nodeids, what, on_base=on_base, coming=[*order[number:], *then])
-            if number == 2 and once_if_same:
-                first = self.cases(nodeids).items()
-                self.same_work = {name for name, case in first if does_the_same(case, self.thresholds[name])}
-                nodeids = [nodeid for nodeid in nodeids if nodeid not in self.same_work]
-                if not nodeids:
-                    return
 
     def take_one(
-        self, nodeids: Sequence[str], what: str, *, on_base: bool, coming: Sequence[bool] = ()
+        self,
+        nodeids: Sequence[str],
+        what: str,
+        *,
+        on_base: bool,
+        coming: Sequence[bool] = (),
+        asks: bool = False,
     ) -> None:
         """Runs one session, before those that are `coming`, or raises as `take` does."""
         both = (self.sides.base, self.sides.head)
@@ -184,6 +193,7 @@ class Turns:
             collects_all=on_base and not runs and not names_tests,
             checked=_checked(runs),
             datasets=str(self.folder / ("base" if on_base else "head")),
+            asks=asks,
         )
         started = self.waiting.take(on_base, coming)
         run = self.children.run(request, telling_now_and_then(self.tell, line), started)
@@ -202,7 +212,7 @@ class Turns:
         """Returns how each test ended in all sessions, but for the first ones of each side."""
         cases = dict[str, Both]()
         for nodeid in nodeids:
-            those = slice(since, 1 if nodeid in self.same_work else None)
+            those = slice(since, 1 if nodeid in self.asked else None)
             base, head = ([run.ending(nodeid) for run in runs[those]] for runs in (self.base, self.head))
             cases[nodeid] = base, head
         return cases

@@ -63,6 +63,7 @@ class SubjectContext:
         checked: whether an earlier session of a comparison of revisions has checked the same code in full.
             Then a case is checked on what it is timed on, before and after: not in its corners, and by no
             launches after timing.
+        asks: whether this session only asks what tests have the device do, by the fewest samples.
         rootdir: pytest's, which all processes of a run share.
     """
 
@@ -71,6 +72,7 @@ class SubjectContext:
     nodeid: str
     test_file: Path
     checked: bool = False
+    asks: bool = False
     rootdir: Path = Path()
 
     def new_result(self, case: CaseInfo, *, simulated: bool, **known: Any) -> Result:

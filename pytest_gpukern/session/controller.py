@@ -357,7 +357,9 @@ class Controller:
         """Says what `no-gpu` and `missing` of `--gpukern-fail-on` fail."""
         settings, on_gpu = settings_of(self._config), [of for of in self.results if of.case.on_gpu]
         problems = []
-        judged_on_gpu = any(result.measurements and not result.simulated for result in on_gpu)
+        # What is the SAME CODE as before has a verdict, and no time.
+        judged = (of for of in on_gpu if of.measurements or of.verdicts)
+        judged_on_gpu = any(not result.simulated for result in judged)
         stands_for_gpu = self._left_out and environment_of(self._config).gpu.has_gpu  # as where they passed
         if settings.benchmark and "no-gpu" in settings.fail_on and not (judged_on_gpu or stands_for_gpu):
             # A file that skipped itself, as where a library is missing, may hold kernels.

@@ -137,8 +137,16 @@ def context_of(item: pytest.Item) -> SubjectContext:
 
     config = item.config
     child, environment = config.stash.get(stash.CHILD, None), stash.environment_for_test(config)
-    checked = child is not None and item.nodeid in child.begin.request.checked
-    return SubjectContext(environment, marker_of(item), item.nodeid, item.path, checked, config.rootpath)
+    request = None if child is None else child.begin.request
+    return SubjectContext(
+        environment,
+        marker_of(item),
+        item.nodeid,
+        item.path,
+        checked=request is not None and item.nodeid in request.checked,
+        asks=request is not None and request.asks,
+        rootdir=config.rootpath,
+    )
 
 
 @contextmanager

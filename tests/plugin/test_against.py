@@ -244,7 +244,8 @@ def test_the_working_trees_sessions_are_in_the_file_with_one_more_of_what_is_slo
 
 def test_the_report_names_both_sides_first_and_counts_verdicts_against_the_base(changed):
     head = re.search(
-        r"^gpukern: working tree against merge-base (\w{7}) of main, 4 sessions A-B-B-A$",
+        r"^gpukern: working tree against merge-base (\w{7}) of main, a short pair of sessions that asks what "
+        r"both do, then 4 sessions A-B-B-A$",
         changed.out,
         re.MULTILINE,
     )
@@ -286,8 +287,8 @@ import os
 with open(os.environ["SESSIONS"], "a") as file:
     file.write("x")
     session = file.tell() - 1
-# this process, two sessions of a suspicion, six that decide about it
-TAKES_NS = {"first": [1000, 1100, 1100, 1030, 1120, 1070, 1080, 1070, 1080][session], "second": 1000}
+# this process, one session that asks, two of a suspicion, six that decide about it
+TAKES_NS = {"first": [1000, 1000, 1100, 1100, 1030, 1120, 1070, 1080, 1070, 1080][session], "second": 1000}
 FACTOR = {}
 """
 
@@ -320,12 +321,35 @@ def test_what_does_the_same_is_measured_once_and_a_slowdown_by_arguments_is_foun
     assert verdict(found, "first")["kind"] == "SLOWER"
     assert verdict(found, "first")["reason"].startswith("+2.2 %")
     assert [len(verdict(found, each)["pairs"]) for each in ("second", "mended")] == [1, 2]
-    assert [verdict(found, each)["kind"] for each in ("second", "mended")] == ["SAME", "SAME"]
+    assert [verdict(found, each)["kind"] for each in ("second", "mended")] == ["SAME CODE", "SAME"]
     assert (
-        "one pair of sessions: not measured again; against merge-base" in verdict(found, "second")["reason"]
+        "within half the threshold: not measured again; against merge-base"
+        in (verdict(found, "second")["reason"])
     )
-    assert "gpukern: 1 measured in one pair of sessions: the same machine code, launches," in found.out
+    assert "gpukern: 1 measured in the short pair of sessions alone: the same machine code," in found.out
+    assert "of 3 times: 1 same, 1 slower, 1 same code" in found.out
     assert found.results["second"]["inputs"] is None
+
+
+def test_where_all_do_the_same_one_short_pair_of_sessions_is_the_whole_run(tmp_path):
+    """Of a host variant nobody knows what it does, so it is measured as long as before."""
+    repository = Repository(tmp_path / "project")
+    suite = SUITE.replace("import FACTOR", "import KERNEL, FACTOR")
+    kernels = KERNELS.replace('FACTOR = {"mended": 3}', "FACTOR = {}") + KNOWN
+    repository.commit(kernels=kernels, test_doubling=suite)
+    repository.write(other="")
+    required = "--gpukern-fail-on=no-gpu"
+    found = run(repository, required)
+    assert found.status == pytest.ExitCode.OK, found.out
+    assert "session 1 of" not in found.out + found.err
+    assert "a short pair of sessions that asks what both do\n" in found.out
+    assert re.search(r"3 passed · of 3 times: 3 same code$", found.out, re.MULTILINE)
+    on_host = suite.replace('variant("numba")\ndef second', 'variant("host")\ndef second')
+    repository.commit(test_doubling=on_host)
+    repository.write(other="1")
+    found = run(repository, required)
+    assert re.search(r"of 3 times: \d.* 2 same code$", found.out, re.MULTILINE)
+    assert "session 4 of 4" in found.out + found.err
 
 
 MARKED = """
@@ -418,7 +442,7 @@ def test_ctrl_c_during_a_session_ends_also_those_that_wait_for_their_turn(reposi
     repository.write(kernels=f"import sys, time{kernels}")
     found = run(repository)
     assert found.status == pytest.ExitCode.INTERRUPTED
-    assert "session 2 of 4" in found.out + found.err
+    assert "asking what tests do: the working tree" in found.out + found.err
 
 
 def test_a_run_that_requires_a_gpu_is_refused_before_any_session_where_there_is_none(repository):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from made_up_results import COPY_IN, EXP_KERNEL, measured, result
+from made_up_results import EXP_KERNEL, measured, result
 from msgspec import structs
 
 from pytest_gpukern.processes.sessions import Ending
@@ -11,12 +11,12 @@ from pytest_gpukern.revisions.judging import (
     Rule,
     conclude,
     confirm,
-    does_the_same,
-    measured_once,
+    same_times,
     shared_spreads,
+    without_times,
 )
 from pytest_gpukern.values.difference import NEW_CODE, SAME_CODE
-from pytest_gpukern.values.fingerprint import Fingerprint
+from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.verdict_table import VerdictKind
 
@@ -187,27 +187,53 @@ def test_a_verdict_says_whether_the_machine_code_is_the_same(code, differences):
 LAUNCH = structs.replace(EXP_KERNEL.kernel, machine_code_sha256="code:aa")
 
 
-def known(median_ns=1000.0, work=(EXP_KERNEL,), kernels=(LAUNCH,), scope="kernel", **changes):
+def known(median_ns=1000.0, work=(EXP_KERNEL,), kernels=(LAUNCH,), scope="kernel", timer="event", **changes):
     """Returns the ending of a session of which everything is known that its time depends on."""
     order = tuple(place for place, part in enumerate(work) for _ in range(int(part.count)))
-    measurement = measured(median_ns, scope, work=work, order=order)
+    measurement = measured(median_ns, scope, timer, work=work, order=order)
     found = result("cupy.exp", measurement, kernels=kernels, **{"inputs": "1a", **changes})
     return Ending("passed", "", found)
 
 
-def test_a_case_that_does_the_same_on_both_sides_is_the_same_after_one_pair():
+KERNEL = "kernel/event/cold"
+
+
+def test_a_case_that_does_the_same_on_both_sides_is_the_same_code_after_a_short_pair():
     renamed = structs.replace(LAUNCH, name="other", symbol="other")
     again = known(1009.0, (structs.replace(EXP_KERNEL, name="other", kernel=renamed),), (renamed,))
     case = ((known(),), (again,))
-    assert does_the_same(case, THRESHOLD)
-    assert measured_once(case)
-    same = only_verdict(case)
-    assert (same.kind, same.suspected, same.false_alarm) == (VerdictKind.SAME, False, 0.0)
+    assert same_times(case, THRESHOLD) == ({KERNEL}, True)
+    found = conclude(case, Rule(THRESHOLD, {}, same=frozenset([KERNEL]), asked=True))
+    same = found.verdicts[KERNEL]
+    assert (same.kind, same.suspected, same.false_alarm) == (VerdictKind.SAME_CODE, False, 0.0)
     assert same.ratio == pytest.approx(1.009)
     assert same.reason == (
-        "the same machine code, launches, inputs and libraries on both sides, and +0.90 % in one pair of "
-        "sessions: not measured again"
+        "the same machine code, launches and libraries on both sides, with the same inputs and arguments or "
+        "times within half the threshold: not measured again"
     )
+    assert found.result.measurements == (), "so few samples are no time to report or to record"
+
+
+@pytest.mark.parametrize("same", [(), (KERNEL,)])
+def test_a_case_that_is_measured_for_another_scope_is_the_same_code_where_time_does_not_decide(same):
+    case = (sessions(BASE_NS), sessions([1000.0, 1030.0, 970.0, 1030.0]))
+    (verdict,) = conclude(case, Rule(THRESHOLD, {}, same=frozenset(same))).verdicts.values()
+    assert verdict.kind is (VerdictKind.SAME_CODE if same else VerdictKind.UNDECIDED)
+    slower = conclude((case[0], sessions(times(1.1))), Rule(THRESHOLD, {}, same=frozenset(same)))
+    assert slower.suspected, "what is slower is measured again, whatever its code is"
+
+
+def test_what_a_session_that_asked_has_checked_counts_and_its_times_do_not():
+    asking = known(5000.0, corners=("n=257",), notes=(Note("seen"),))
+    case = tuple((without_times(asking), *sessions(BASE_NS)) for _ in "ab")
+    (found,), _ = concluded(case)
+    assert (found.result.corners, found.result.notes) == (("n=257",), (Note("seen"),))
+    assert found.verdicts[KERNEL].kind is VerdictKind.SAME
+    assert len(found.verdicts[KERNEL].pairs) == len(BASE_NS)
+    assert [session.valid for session in found.sessions] == [True] * 3
+    wrong = Ending("failed", "INCORRECT: y", None)
+    (found,), _ = concluded((case[0], (wrong, *case[1][1:])))
+    assert found.outcome == "failed"
 
 
 @pytest.mark.parametrize(
@@ -216,32 +242,35 @@ def test_a_case_that_does_the_same_on_both_sides_is_the_same_after_one_pair():
         {"median_ns": 1011.0},  # such as by another argument
         {"median_ns": 989.0},
         {"kernels": (structs.replace(LAUNCH, machine_code_sha256="code:bb"),)},
-        {"kernels": (structs.replace(LAUNCH, machine_code_sha256=None),)},
-        {"kernels": (structs.replace(LAUNCH, grid=(64, 2, 1)),)},
-        {"kernels": (LAUNCH, LAUNCH), "work": (EXP_KERNEL, EXP_KERNEL)},
-        {"work": (structs.replace(EXP_KERNEL, count=2.0),)},
-        {"work": (EXP_KERNEL, COPY_IN)},
         {"work": ()},
-        {"scope": "end_to_end"},
-        {"inputs": "1b"},
-        {"inputs": None},
-        {"fingerprint": Fingerprint(libraries={"cupy": "15"})},
-        {"point": {"n": 999}},
-        {"parameters": {"block": 128}},
-        {"correctness": Correctness.UNCHECKED},
+        {"timer": "host"},
     ],
 )
 def test_what_differs_or_is_not_known_is_measured_again(changed):
     ends = [known(), known(**changed)]
-    assert does_the_same(((ends[0],), (ends[0],)), THRESHOLD)
+    assert same_times(((ends[0],), (ends[0],)), THRESHOLD) == ({KERNEL}, True)
     for base, head in (ends, reversed(ends)):
-        assert not does_the_same(((base,), (head,)), THRESHOLD)
+        assert same_times(((base,), (head,)), THRESHOLD) == (set(), False)
+
+
+def test_no_time_is_needed_where_arguments_are_known_to_be_the_same():
+    one, slow = known(scalars="5c"), known(1500.0, scalars="5c")
+    assert same_times(((one,), (slow,)), THRESHOLD) == ({KERNEL}, True)
+    invalid = Ending("passed", "", structs.replace(one.result, measurements=(measured(invalid="throttled"),)))
+    assert same_times(((one,), (invalid,)), THRESHOLD) == (set(), False)
 
 
 @pytest.mark.parametrize("there", [(), (None,), (Ending("failed", "x", known().result),), (ending(),)])
 def test_what_did_not_pass_with_its_machine_code_on_both_sides_is_measured_again(there):
     for case in ((there, (known(),)), ((known(),), there), (there, there)):
-        assert not does_the_same(case, THRESHOLD)
+        assert same_times(case, THRESHOLD) == (set(), False)
+
+
+def test_of_several_times_those_of_the_host_are_never_known_to_be_the_same():
+    copies = measured(2e6, "end_to_end", "host", work=(EXP_KERNEL,), order=(0,))
+    both = known().result
+    both = Ending("passed", "", structs.replace(both, measurements=(*both.measurements, copies)))
+    assert same_times(((both,), (both,)), THRESHOLD) == ({KERNEL}, False)
 
 
 @pytest.mark.parametrize("outcome", ["skipped", "xfailed"])

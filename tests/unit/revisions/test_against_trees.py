@@ -16,7 +16,7 @@ from test_against_judging import known
 from pytest_gpukern.processes.messages import LoadedModule
 from pytest_gpukern.processes.sessions import ChildRun, Ending
 from pytest_gpukern.revisions.git import AgainstError, Revisions
-from pytest_gpukern.revisions.judging import failure_on_base, measured_once
+from pytest_gpukern.revisions.judging import failure_on_base
 from pytest_gpukern.revisions.trees import Tree, Trees, Turns, Waiting
 from pytest_gpukern.values.result import Correctness
 
@@ -102,21 +102,17 @@ def test_later_sessions_of_a_side_know_what_its_first_one_checked(sides):
     assert [request.datasets for request in children.requests] == [f"run/{name}" for name in folders]
 
 
-def test_what_does_the_same_on_both_sides_is_left_out_after_the_first_pair(sides):
-    ran = [ChildRun({A: known(inputs=inputs), B: known()}) for inputs in ("1a", "1b")]
-    children = Children(*ran)
+def test_what_does_the_same_on_both_sides_is_asked_once_and_of_the_others_no_time_of_that_counts(sides):
+    asked = [ChildRun({A: known(inputs=inputs), B: known()}) for inputs in ("1a", "1b")]
+    children = Children(*asked, ChildRun({A: known()}))
     found = turns_of(sides, children)
-    found.take([A, B], 3, once_if_same=True)
-    assert [request.nodeids for request in children.requests] == [(A, B)] * 2 + [(A,)] * 4
+    assert found.ask([A, B]) == [A]
+    found.take([A], 3)
+    assert [request.nodeids for request in children.requests] == [(A, B)] * 2 + [(A,)] * 6
+    assert [request.asks for request in children.requests] == [True] * 2 + [False] * 6
     cases = found.cases([A, B])
-    assert [(len(base), len(head), measured_once((base, head))) for base, head in cases.values()] == [
-        (3, 3, False),
-        (1, 1, True),
-    ]
-    for once_if_same, sessions in ((True, 2), (False, 8)):
-        children = Children(ran[0])
-        turns_of(sides, children).take([A], 4, once_if_same=once_if_same)
-        assert len(children.requests) == sessions
+    timed = {name: [[len(end.result.measurements) for end in side] for side in cases[name]] for name in cases}
+    assert timed == {A: [[0, 1, 1, 1]] * 2, B: [[1]] * 2}
 
 
 @pytest.fixture

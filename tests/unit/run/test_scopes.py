@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import FakeEnvironment, case_of, doubling, measuring, noting, right, run
+from fakes import FakeEnvironment, FakeTimer, case_of, doubling, measuring, noting, right, run
 
 from pytest_gpukern.check import engine
 from pytest_gpukern.measure.measure import Repeated, Sampler, rule_for, rule_of_a_glance
@@ -260,6 +260,14 @@ def test_a_glance_takes_no_more_samples_than_rounds_were_requested(gpu, timer, a
             min(count, usual.max_samples),
         )
         assert glance.budget_s == usual.budget_s
+
+
+@pytest.mark.parametrize(("by", "count", "taken"), [("cupti", None, 50), ("cupti", 7, 7), ("host", None, 1)])
+def test_a_session_that_asks_what_tests_do_takes_the_fewest_samples(gpu, asked, by, count, taken):
+    context = SubjectContext(FakeEnvironment(gpu), MarkerOptions(), "test_it", Path(), asks=True)
+    TimedScope("kernel", Repeated(lambda: None), context, True, 1e3, count=count).by(FakeTimer(by))
+    ((*_, rule),) = asked
+    assert (rule.min_samples, rule.max_samples) == (taken, taken)
 
 
 def test_on_the_host_outputs_are_looked_at_only_before_and_after_timing(timer, asked):
