@@ -5,6 +5,7 @@ Loads only the standard library and pytest. Hooks import the rest where a run ne
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
@@ -33,6 +34,7 @@ from pytest_gpukern.session.stash import (
     environment_for_test,
     environment_of,
     isolates,
+    judges,
     reports,
     settings_of,
     simulator_of,
@@ -105,6 +107,10 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_gpukern.sanitizer.child_setup import prepare_libraries
 
             prepare_libraries()
+        if measures(config) and judges(config):
+            from pytest_gpukern.revisions.comparison import measured_beside
+
+            environment.beside = functools.partial(measured_beside, config)
     if reports(config):
         from pytest_gpukern.session.controller import Controller, end_on_sigterm
 

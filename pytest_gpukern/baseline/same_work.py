@@ -36,7 +36,7 @@ def same_work(now: Result, before: Result, key: str) -> SameWork:
     transfer, and the inputs say which.
     """
     timed = [(result, time) for result in (now, before) if (time := result.time(key)) is not None]
-    if len(timed) < 2 or not now.case.on_gpu or _conditions(now, key) != _conditions(before, key):
+    if len(timed) < 2 or not now.case.on_gpu or conditions_of(now, key) != conditions_of(before, key):
         return SameWork.NO
     inputs, scalars = {now.inputs, before.inputs}, {now.scalars, before.scalars}
     if len(inputs - {None}) > 1:
@@ -59,7 +59,7 @@ def newest(past: Sequence[SessionTime]) -> Result:
     return max((time.session for time in past), key=lambda session: session.recorded)
 
 
-def _conditions(result: Result, key: str) -> tuple[object, ...]:
+def conditions_of(result: Result, key: str) -> tuple[object, ...]:
     """Returns what has to be equal besides the work; what is not known counts, too."""
     case, of = result.case, result.fingerprint
     unused = distributions_of_others(case.backend)

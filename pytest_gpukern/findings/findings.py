@@ -103,7 +103,8 @@ def _with_reasons(
 ) -> Verdict:
     row, low, high = verdict.kind.row, verdict.ratio_low, verdict.ratio_high
     significant = low is not None and high is not None and (low > 1 or high < 1)  # if below the threshold
-    if not row.changed and not (row.tone is Tone.DOUBTFUL and significant):
+    # Pairs were measured under the same conditions, whatever differs from the record.
+    if verdict.pairs or not (row.changed or (row.tone is Tone.DOUBTFUL and significant)):
         return verdict
     opening = [session for session in past if session.opening]
     if opening and verdict.ratio and not is_about(verdict.ratio, deciding, past):

@@ -16,25 +16,26 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from pytest_gpukern.gate.change import FRESH_PAIRS, MOST_FRESH_PAIRS
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.process import Process
-from pytest_gpukern.processes.sessions import Ending
+from pytest_gpukern.processes.sessions import ChildSessions, Ending
 from pytest_gpukern.report.run import AGAINST
 from pytest_gpukern.report.units import SHOWN, counted, named
 from pytest_gpukern.revisions import judging
-from pytest_gpukern.revisions.git import AgainstError, Revisions, resolve, set_up, worktree
-from pytest_gpukern.revisions.trees import Trees, Turns, Waiting
+from pytest_gpukern.revisions.git import AgainstError, Revisions, recorded_on, resolve, set_up, worktree
+from pytest_gpukern.revisions.trees import BOTH, Trees, Turns, Waiting
 from pytest_gpukern.session import stash
 from pytest_gpukern.session.item import marker_of, measures_in
 from pytest_gpukern.session.plan import Ahead
 from pytest_gpukern.values.atomic_file import TemporaryFolder
+from pytest_gpukern.values.fingerprint import Provenance
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.phases import phase
-from pytest_gpukern.values.result import SessionRole
+from pytest_gpukern.values.result import Result, Verdict
 from pytest_gpukern.values.untrusted_json import first_line
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 
 class Against:
@@ -65,7 +66,7 @@ class Against:
         if in_vain or not stash.environment_of(self._config).gpu.measures:
             return
         with suppress(AgainstError):  # said when the tests are to run
-            self._begin().prepare(_BOTH)
+            self._begin().prepare(BOTH)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
@@ -99,11 +100,7 @@ class Against:
 
     def _begin(self) -> Waiting:
         """Makes the base's worktree and the run's folder, which go with `self._held`, as sessions do."""
-        self._worktree = self._held.enter_context(worktree(self._revisions))
-        top = self._revisions.top
-        for needed in (self._config.invocation_params.dir, self._config.rootpath):
-            if needed.is_relative_to(top):  # it may be new in the working tree, and so all its tests
-                (self._worktree / needed.relative_to(top)).mkdir(parents=True, exist_ok=True)
+        self._worktree = _checked_out(self._config, self._revisions, self._held)
         self._folder = Path(self._held.enter_context(TemporaryFolder("run")))
         self._host = HostTurns(self._folder)
         most = 0
@@ -121,20 +118,7 @@ class Against:
 
     @property
     def _environ(self) -> dict[str, str | None]:
-        """Returns the variables of sessions that differ from those here.
-
-        The working tree's conftests and test files may have set some here. The base must not have them, and
-        the sessions of the working tree set them by themselves.
-        """
-        gpu = stash.environment_of(self._config).gpu
-        # A conftest may have loaded this plugin.
-        began = self._config.stash.get(stash.BEGAN_WITH, dict(os.environ))
-        changed = {
-            name: began.get(name)
-            for name in {*began, *os.environ}
-            if os.environ.get(name) != began.get(name) and not name.startswith("GPUKERN_")
-        }
-        return {**changed, **gpu.for_children, RUN_FOLDER_VARIABLE: str(self._folder)}
+        return {**_environ(self._config), RUN_FOLDER_VARIABLE: str(self._folder)}
 
     def _measure(self, items: Mapping[str, pytest.Item], waiting: Waiting) -> Ahead:
         settings, children = stash.settings_of(self._config), stash.environment_of(self._config).children
@@ -147,80 +131,115 @@ class Against:
             waiting,
             self._folder,
             {nodeid: marker_of(item).threshold or settings.threshold for nodeid, item in items.items()},
+            "host" in settings.fail_on,
         )
         # Of one commit, any difference is noise, which this run is to show.
-        left = list(items) if self._revisions.identical else turns.ask(list(items))
-        if left:
-            turns.take(left, settings.sessions, then=_BOTH)
-        cases, pairs = turns.cases(items), len(turns.base) - (not self._revisions.identical)
-        spreads, hosts = judging.shared_spreads(cases.values()), "host" in settings.fail_on
-        rules = {
-            nodeid: judging.Rule(
-                turns.thresholds[nodeid],
-                spreads,
-                hosts,
-                turns.same.get(nodeid, frozenset()),
-                nodeid in turns.asked,
-            )
-            for nodeid in cases
-        }
-        conclusions = {nodeid: judging.conclude(case, rules[nodeid]) for nodeid, case in cases.items()}
-        self._confirm(turns, rules, conclusions)
-        slower = [nodeid for nodeid, conclusion in conclusions.items() if conclusion.confirmed]
-        if slower and settings.run_file is not None:
-            self._once_more(turns, slower, conclusions)
+        conclusions = turns.conclusions(
+            settings.sessions,
+            asks=not self._revisions.identical,
+            is_stored=settings.run_file is not None,
+        )
+        cases, pairs = turns.cases(items), settings.sessions if len(turns.asked) < len(items) else 0
         removed = [nodeid for nodeid in turns.base[0].others if nodeid not in self._collected]
         uncollected = any(map(turns.base[0].why_uncollected, cases))
         return Ahead(
-            {nodeid: self._ending(conclusion) for nodeid, conclusion in conclusions.items()},
+            {name: _saying(each, f"against {self._revisions}") for name, each in conclusions.items()},
             turns.head[0].listed,
             f"{AGAINST}{self._revisions.short}",
             heading(self._revisions, 2 * pairs, turns.code()),
             closing(cases, removed, asked=len(turns.asked), uncollected=uncollected),
         )
 
-    def _confirm(
-        self, turns: Turns, rules: Mapping[str, judging.Rule], conclusions: dict[str, judging.Conclusion]
-    ) -> None:
-        """Runs fresh sessions of what is suspected to be slower, until these decide; notes what they say."""
-        first = len(turns.base)
-        most = max(MOST_FRESH_PAIRS, stash.settings_of(self._config).sessions)
-        still = ""
-        while suspects := [nodeid for nodeid, conclusion in conclusions.items() if conclusion.suspected]:
-            last = len(turns.base) - first + FRESH_PAIRS >= most
-            why = f" for {len(suspects)} {still}suspected to be slower"
-            turns.take(suspects, FRESH_PAIRS, why, then=(False,) if last else _BOTH)
-            for nodeid, again in turns.cases(suspects, since=first).items():
-                conclusions[nodeid] = judging.confirm(conclusions[nodeid], again, rules[nodeid], last=last)
-            still = "still "
-
-    def _once_more(
-        self, turns: Turns, slower: Sequence[str], conclusions: dict[str, judging.Conclusion]
-    ) -> None:
-        """Adds one more session of the working tree, so that an epoch accepted from the run file gates."""
-        before, what = len(turns.head), f"one more session for {len(slower)} confirmed to be slower"
-        try:
-            turns.take_one(slower, what, on_base=False)
-        except AgainstError as error:  # everything is decided: the file has one session fewer
-            self._say(str(error))
-        for nodeid, (_, head) in turns.cases(slower, since=before).items():
-            more = judging.valid_sessions(head, SessionRole.FURTHER)
-            sessions = (*conclusions[nodeid].sessions, *more)
-            conclusions[nodeid] = conclusions[nodeid]._replace(sessions=sessions)
-
     def _say(self, line: str) -> None:
         stash.tell(self._config, line)
 
-    def _ending(self, conclusion: judging.Conclusion) -> Ending:
-        if conclusion.result is None:
-            return conclusion
-        about = f"against {self._revisions}"  # so that a stored verdict says what it is about
-        verdicts = {key: verdict.adding(about) for key, verdict in conclusion.verdicts.items()}
-        return conclusion._replace(result=structs.replace(conclusion.result, verdicts=verdicts, inputs=None))
+
+_TREES: pytest.StashKey[dict[Revisions, Trees]] = pytest.StashKey()
+"""The worktrees in which this process has measured beside, which go with it."""
 
 
-_BOTH = (True, False)
-"""The sessions that may follow: of the base, then of the working tree."""
+def measured_beside(
+    config: pytest.Config,
+    result: Result,
+    recorded: Provenance,
+    threshold: float,
+    children: ChildSessions,
+    asks: bool,
+) -> Ending | str:
+    """Measures a test beside the commit of its record, A-B-B-A: what `Environment.beside` does."""
+    options = (*children.options, "--continue-on-collection-errors")
+    children = dataclasses.replace(children, options=options)
+    with ExitStack() as held:
+        try:
+            revisions = recorded_on(recorded, config.rootpath)
+            if revisions.identical:
+                same = Verdict(VerdictKind.SAME_CODE, f"the working tree is {revisions.short}, as recorded")
+                verdicts = {time.key: same for time in result.measurements}
+                return Ending("passed", "", structs.replace(result, measurements=(), verdicts=verdicts))
+            known = config.stash.setdefault(_TREES, {})
+            if revisions not in known:
+                of_run = ExitStack()
+                config.add_cleanup(of_run.close)
+                known[revisions] = Trees.of(revisions, _checked_out(config, revisions, of_run))
+            folder = held.enter_context(TemporaryFolder("run"))
+            environ = {RUN_FOLDER_VARIABLE: folder, **_environ(config)}
+            trees, host = known[revisions], HostTurns(Path(str(environ[RUN_FOLDER_VARIABLE])))
+
+            def start(on_base: bool) -> Process:
+                moved = trees.moved if on_base else {}
+                return children.start(ChildRequest(moved=moved, environ=environ), turns=host)
+
+            waiting = Waiting(start, _MOST_AHEAD, lambda _: None)
+            held.callback(waiting.close)
+            turns = Turns(
+                trees,
+                children,
+                lambda _: None,
+                environ,
+                waiting,
+                Path(folder),
+                {result.nodeid: threshold},
+                finds_removed=False,
+            )
+            stored = stash.settings_of(config).run_file is not None
+            found = turns.conclusions(judging.FEWEST_PAIRS, asks=asks, is_stored=stored)[result.nodeid]
+        except AgainstError as error:
+            return " ".join(str(error).split())
+    return _saying(found, f"measured beside {revisions.short} on this card")
+
+
+def _saying(conclusion: judging.Conclusion, about: str) -> judging.Conclusion:
+    """Returns a conclusion whose verdicts say what they are about, also where they are stored."""
+    if conclusion.result is None:
+        return conclusion
+    verdicts = {key: verdict.adding(about) for key, verdict in conclusion.verdicts.items()}
+    return conclusion._replace(result=structs.replace(conclusion.result, verdicts=verdicts))
+
+
+def _checked_out(config: pytest.Config, revisions: Revisions, held: ExitStack) -> Path:
+    """Makes the base's worktree, which goes with `held`, and returns its folder."""
+    folder = held.enter_context(worktree(revisions))
+    for needed in (config.invocation_params.dir, config.rootpath):
+        if needed.is_relative_to(revisions.top):  # it may be new in the working tree, and so all its tests
+            (folder / needed.relative_to(revisions.top)).mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _environ(config: pytest.Config) -> dict[str, str | None]:
+    """Returns the variables of sessions that differ from those here.
+
+    The working tree's conftests and test files may have set some here. The base must not have them, and
+    the sessions of the working tree set them by themselves.
+    """
+    began = config.stash.get(stash.BEGAN_WITH, dict(os.environ))  # a conftest may have loaded this plugin
+    changed = {
+        name: began.get(name)
+        for name in {*began, *os.environ}
+        if os.environ.get(name) != began.get(name) and not name.startswith("GPUKERN_")
+    }
+    return {**changed, **stash.environment_of(config).gpu.for_children}
+
+
 _MOST_AHEAD = 2
 """Sessions that wait for their turn at a time: their imports take longer than a turn with few cases."""
 

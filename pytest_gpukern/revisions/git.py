@@ -6,13 +6,13 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_gpukern.processes.process import last_lines
 from pytest_gpukern.values.atomic_file import TemporaryFolder
-from pytest_gpukern.values.fingerprint import COMMIT, OF_A_REPOSITORY
+from pytest_gpukern.values.fingerprint import COMMIT, OF_A_REPOSITORY, Provenance
 
 _LAST_LINES = 15
 
@@ -49,8 +49,11 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in OF_A_REPOSITORY}
 
 
-def resolve(revision: str, folder: Path) -> Revisions:
+def resolve(revision: str, folder: Path, *, exact: bool = False) -> Revisions:
     """Finds the commit that the working tree around `folder` is to be measured against.
+
+    With `exact` it is the revision itself, which need not be in HEAD's history, as after a squash. Its code
+    may then be ours in another commit, such as the one with the records that were made on it.
 
     Raises:
         AgainstError: there is no git, no repository, no such revision or no common commit.
@@ -61,16 +64,41 @@ def resolve(revision: str, folder: Path) -> Revisions:
         raise AgainstError(f"{top} has no commit yet, so there is nothing to measure it against")
     if commit is None:
         raise AgainstError(f"{revision!r} names no commit in {top}: {_fetched(revision)}")
-    bases = run(["merge-base", head, commit], top, accepted=(0, 1)).splitlines()
+    bases = [commit] if exact else run(["merge-base", head, commit], top, accepted=(0, 1)).splitlines()
     if not bases:
         remedy = f"name a revision of this branch's history; of a shallow clone, {_fetched(revision)}"
         raise AgainstError(f"{revision} and HEAD have no commit in common in {top}: {remedy}")
+    differs = bases[0] != head
+    if exact and differs:
+        differs = bool(run([*_OTHER_FILES, bases[0], head, "--", _NO_RECORDS], top))
     return Revisions(
         top=top,
         requested=revision,
         base=bases[0],
-        identical=bases[0] == head and not run(["status", "--porcelain"], top).strip(),
+        identical=not differs and not run(["status", "--porcelain"], top).strip(),
     )
+
+
+def recorded_on(provenance: Provenance, folder: Path, environ: Mapping[str, str] = os.environ) -> Revisions:
+    """Finds the commit that was recorded, or else the merge base with the branch that this change goes to.
+
+    Code that was recorded with uncommitted changes lies in no commit.
+
+    Raises:
+        AgainstError: git has neither, or the merge base is the working tree.
+    """
+    problem = AgainstError("the record names no commit that holds its code")
+    if provenance.commit and not provenance.dirty:
+        try:
+            return resolve(provenance.commit, folder, exact=True)
+        except AgainstError as error:
+            problem = error
+    with contextlib.suppress(AgainstError):
+        found = resolve(f"origin/{environ.get('GITHUB_BASE_REF') or 'HEAD'}", folder)
+        # What is not committed may be a run's own output, and beside itself any code is the same.
+        if run([*_OTHER_FILES, found.base, "HEAD"], found.top):
+            return found
+    raise problem
 
 
 def run(arguments: list[str], folder: Path, *, accepted: tuple[int, ...] = (0,)) -> str:
@@ -123,6 +151,9 @@ def _fetched(revision: str) -> str:
         f"`git fetch {what}`, with `--unshallow` in a shallow clone"
     )
 
+
+_OTHER_FILES = ("diff", "--name-only")
+_NO_RECORDS = ":(exclude,glob)**/baselines/*.json"
 
 WORKTREE_VARIABLE = "GPUKERN_WORKTREE"
 """In the environment of the set-up command: the worktree's folder."""

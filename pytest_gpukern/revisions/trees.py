@@ -17,15 +17,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pytest_gpukern.gate.change import FRESH_PAIRS, MOST_FRESH_PAIRS
 from pytest_gpukern.processes.messages import ChildRequest, LoadedModule
 from pytest_gpukern.processes.process import Process, last_lines
 from pytest_gpukern.processes.sessions import ChildRun, ChildSessions
 from pytest_gpukern.report import units
 from pytest_gpukern.report.progress import telling_now_and_then
+from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import AgainstError, Revisions
-from pytest_gpukern.revisions.judging import Both, same_times, without_times
+from pytest_gpukern.revisions.judging import Both, Conclusion
 from pytest_gpukern.values.backend_table import BACKENDS
-from pytest_gpukern.values.result import Correctness
+from pytest_gpukern.values.result import Correctness, SessionRole
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,10 @@ class Waiting:
                 waiting.pop().kill()
 
 
+BOTH = (True, False)
+"""The sessions that may follow: of the base, then of the working tree."""
+
+
 @dataclass
 class Turns:
     """Runs child sessions of both sides in turn, and keeps their runs.
@@ -120,6 +126,8 @@ class Turns:
     Attributes:
         folder: where sessions of one side keep data sets for each other.
         thresholds: test → smallest change that counts.
+        hosts: whether times of host variants can fail a test.
+        finds_removed: whether to list the tests that the base has and nobody wants.
         base: runs of the base's sessions, in order; `head` has those of the working tree's.
         same: test → the times whose work is the same on both sides, where that was asked.
         asked: the tests of which all that is to be measured is the same: no more sessions run them.
@@ -132,10 +140,51 @@ class Turns:
     waiting: Waiting
     folder: Path
     thresholds: Mapping[str, float]
+    hosts: bool = False
+    finds_removed: bool = True
     base: list[ChildRun] = field(default_factory=list)
     head: list[ChildRun] = field(default_factory=list)
     same: dict[str, frozenset[str]] = field(default_factory=dict)
     asked: frozenset[str] = frozenset()
+
+    def conclusions(self, pairs: int, *, asks: bool, is_stored: bool) -> dict[str, Conclusion]:
+        """Measures the tests in `pairs` sessions of each side, judges them and confirms what looks slower.
+
+        With `asks`, what does the same on both sides is only asked. If the run is stored, a session of what
+        is slower is added, so that an epoch accepted from its file gates. It raises as `take` does.
+        """
+        left = self.ask([*self.thresholds]) if asks else [*self.thresholds]
+        if left:
+            self.take(left, pairs, then=BOTH)
+        first, cases = len(self.base), self.cases(self.thresholds)
+        spreads = judging.shared_spreads(cases.values())
+        rules = {
+            name: judging.Rule(
+                threshold, spreads, self.hosts, self.same.get(name, frozenset()), name in self.asked
+            )
+            for name, threshold in self.thresholds.items()
+        }
+        conclusions = {nodeid: judging.conclude(case, rules[nodeid]) for nodeid, case in cases.items()}
+        most, still = max(MOST_FRESH_PAIRS, pairs), ""
+        while suspects := [nodeid for nodeid, conclusion in conclusions.items() if conclusion.suspected]:
+            last = len(self.base) - first + FRESH_PAIRS >= most
+            why = f" for {len(suspects)} {still}suspected to be slower"
+            self.take(suspects, FRESH_PAIRS, why, then=(False,) if last else BOTH)
+            for nodeid, again in self.cases(suspects, since=first).items():
+                conclusions[nodeid] = judging.confirm(conclusions[nodeid], again, rules[nodeid], last=last)
+            still = "still "
+        slower = [nodeid for nodeid, conclusion in conclusions.items() if conclusion.confirmed]
+        if slower and is_stored:
+            before, what = len(self.head), f"one more session for {len(slower)} confirmed to be slower"
+            try:
+                self.take_one(slower, what, on_base=False)
+            except AgainstError as error:  # everything is decided: the file has one session fewer
+                self.tell(str(error))
+            for nodeid, (_, head) in self.cases(slower, since=before).items():
+                more = judging.valid_sessions(head, SessionRole.FURTHER)
+                sessions = (*conclusions[nodeid].sessions, *more)
+                conclusions[nodeid] = conclusions[nodeid]._replace(sessions=sessions)
+        return conclusions
 
     def ask(self, nodeids: Sequence[str]) -> list[str]:
         """Asks a session of each side what the tests do; returns those that have to be measured.
@@ -145,11 +194,12 @@ class Turns:
         for on_base, coming in ((True, (False, True, False)), (False, (True, False))):
             self.take_one(nodeids, "asking what tests do", on_base=on_base, coming=coming, asks=True)
         for nodeid, case in self.cases(nodeids).items():
-            self.same[nodeid], is_all = same_times(case, self.thresholds[nodeid])
+            self.same[nodeid], is_all = judging.same_times(case, self.thresholds[nodeid])
             self.asked |= {nodeid} if is_all else set()
         left = [nodeid for nodeid in nodeids if nodeid not in self.asked]
         for run in (self.base[0], self.head[0]):
-            run.endings |= {name: without_times(run.endings[name]) for name in left if name in run.endings}
+            ended = {name: run.endings[name] for name in left if name in run.endings}
+            run.endings |= {name: judging.without_times(ending) for name, ending in ended.items()}
         return left
 
     def take(self, nodeids: Sequence[str], pairs: int, why: str = "", then: Sequence[bool] = ()) -> None:
@@ -190,7 +240,7 @@ class Turns:
             environ=self.environ,
             watched_roots=tuple(str(tree.top) for tree in both),
             watched_names=tuple({*side.names, *other.names}),
-            collects_all=on_base and not runs and not names_tests,
+            collects_all=on_base and not runs and self.finds_removed and not names_tests,
             checked=_checked(runs),
             datasets=str(self.folder / ("base" if on_base else "head")),
             asks=asks,

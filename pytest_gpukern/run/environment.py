@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.backends import skcuda_imports
 from pytest_gpukern.baseline.store import Store
 from pytest_gpukern.gpu.fingerprint import take_provenance
-from pytest_gpukern.processes.sessions import ChildSessions
+from pytest_gpukern.processes.sessions import ChildSessions, Ending
 from pytest_gpukern.run.device_session import DeviceSession
 from pytest_gpukern.values.backend_table import BACKENDS, missing_library
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Provenance
@@ -28,6 +28,15 @@ if TYPE_CHECKING:
     from pytest_gpukern.backends.backend import Backend
     from pytest_gpukern.problems.dataset import Datasets
     from pytest_gpukern.run.loaded_files import OpenedFiles
+    from pytest_gpukern.values.result import Result
+
+
+Beside = Callable[["Result", Provenance, float, ChildSessions, bool], Ending | str]
+"""Measures a test on this card in the code that was recorded and in ours, while nobody holds the device.
+
+It takes the test's result, the recorded code, the threshold, what starts sessions, and whether to ask first
+what both do. It returns how the test ended in ours, with verdicts, or why it was not measured.
+"""
 
 
 class Environment:
@@ -42,6 +51,7 @@ class Environment:
         opened: sees what tests open, or None where nobody looks.
 
     Attributes:
+        beside: measures a test beside the commit of its record; None where no test is judged.
         store: baselines, with what is recorded of earlier sessions.
         unusable: says why a backend cannot run here; returns None if it can.
         session: id of this process, which tells its measurements from other processes' measurements.
@@ -65,6 +75,7 @@ class Environment:
         self.store = Store(
             settings.baseline, directory_override=settings.baseline_dir, reason=settings.reason
         )
+        self.beside: Beside | None = None
         self._folder, self._rootdir, self._children = datasets, rootdir, children
         self.opened = opened
 

@@ -18,7 +18,7 @@ from msgspec import structs
 from pytest_gpukern.arrays.memory import Span
 from pytest_gpukern.baseline.merge import confirmed_slower
 from pytest_gpukern.baseline.record import choice_of
-from pytest_gpukern.baseline.same_work import SameWork, newest, same_work
+from pytest_gpukern.baseline.same_work import SameWork, conditions_of, newest, same_work
 from pytest_gpukern.check.diagnosis import Diagnosis, IncorrectError
 from pytest_gpukern.findings.findings import explained, failures
 from pytest_gpukern.gate.change import FRESH_SESSIONS, SESSIONS_TO_GATE
@@ -28,6 +28,7 @@ from pytest_gpukern.gate.spread import spread_key
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_hash
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
+from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.run.extra_sessions import measure_extra_sessions
 from pytest_gpukern.timers.cupti import machine_code
@@ -240,7 +241,7 @@ def settle(
         if result.verdicts:  # given by child sessions, as of another revision: no record counts
             settled = Settled(result, deciding={time.key: [time] for time in result.measurements})
         else:
-            settled = judged_by_record(result, environment, marker)
+            settled = settled_beside(judged_by_record(result, environment, marker), environment, marker)
         settled = confirmed(settled, environment, marker)
         model = environment.gpu.model_key(on_gpu=result.case.on_gpu)
         past = environment.store.baseline(result.case, model).of(result.case.id).past
@@ -288,6 +289,49 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
         if settings.baseline != "off" or verdict.kind is VerdictKind.INVALID:
             verdicts[key] = verdict
     return Settled(structs.replace(result, verdicts=verdicts), tuple(extra), by_key)
+
+
+def settled_beside(settled: Settled, environment: Environment, marker: MarkerOptions) -> Settled:
+    """Decides on this card what a record of other cards leaves open: suspicions, and times of changed code.
+
+    Cards of a model differ by more than most changes do. So the commit of the record is measured beside the
+    working tree. What that cannot decide stays as it was, and a note says why.
+    """
+    result, verdicts = settled.result, dict(settled.result.verdicts)
+    model = environment.gpu.model_key(on_gpu=result.case.on_gpu)
+    record = environment.store.baseline(result.case, model).of(result.case.id)
+    others = {key: newest(record.past(key)) for key, verdict in verdicts.items() if verdict.other_card}
+    as_recorded = {key for key, of in others.items() if conditions_of(result, key) == conditions_of(of, key)}
+    other_work = {key for key in as_recorded if same_work(result, others[key], key) is SameWork.NO}
+    other_files = {key for key in as_recorded if others[key].files not in ({}, result.files)}
+    undecided = {key for key in other_work | other_files if verdicts[key].kind is VerdictKind.UNDECIDED}
+    left = [key for key in others if verdicts[key].suspected or verdicts[key].unconfirmed or key in undecided]
+    if not left or environment.beside is None or environment.settings.baseline != "compare":
+        return settled
+    with phase("confirming sessions"), environment.gpu.clock_stopped():
+        ended = environment.beside(
+            result,
+            others[left[0]].provenance,
+            marker.threshold or environment.settings.threshold,
+            _children_of(result, environment),
+            not other_work.issuperset(left),
+        )
+    if isinstance(ended, str):
+        note = Note(f"recorded on other cards only, and not measured beside that commit: {ended}")
+        return dataclasses.replace(settled, result=structs.replace(result, notes=(*result.notes, note)))
+    for key in left:
+        verdict = ended.result.verdicts.get(key) if ended.result is not None else None
+        if ended.outcome == "failed":
+            verdicts[key] = undecidable(verdicts[key], ended.text)
+        elif verdict is not None:
+            # Both sides have libraries, driver and clocks in common: pairs do not show what these changed.
+            settles = verdict.kind.row.compared or verdict.kind is VerdictKind.SAME_CODE
+            if verdict.kind is VerdictKind.SLOWER or (settles and key in as_recorded):
+                verdicts[key] = verdict
+            else:
+                verdicts[key] = verdicts[key].adding(f"{verdict.kind.value}: {verdict.reason}")
+    result = structs.replace(result, verdicts=verdicts)
+    return dataclasses.replace(settled, result=result, sessions=(*settled.sessions, *ended.sessions))
 
 
 def confirmed(settled: Settled, environment: Environment, marker: MarkerOptions) -> Settled:
@@ -369,23 +413,29 @@ def _measure_in_fresh_processes(
 
     This process judges, so it starts them. It must not hold the device, which they lock. They check in full
     and judge nothing. Messages number them after those that came `before`.
-
-    Variants of other backends are not imported: on an H200's host that took most of a session's ten seconds.
-    Sessions of host variants import all, as those on record did; options about GPUs, such as
-    `--gpukern-timer=event`, contradict `--gpukern-backend=host`.
     """
-    children, backend = environment.children, result.case.backend
-    if backend is not None and result.case.on_gpu:
-        children = dataclasses.replace(children, options=(*children.options, f"--gpukern-backend={backend}"))
     with phase("confirming sessions"), environment.gpu.clock_stopped():
         extra = measure_extra_sessions(
-            children,
+            _children_of(result, environment),
             [result.nodeid],
             range(before + 1, before + count + 1),
             environ=environment.gpu.for_children,
             role=role,
         )[result.nodeid]
     return list(extra.results), extra.reason
+
+
+def _children_of(result: Result, environment: Environment) -> ChildSessions:
+    """Returns what starts sessions of a test, which import no variants of other backends.
+
+    On an H200's host that took most of a session's ten seconds. Sessions of host variants import all, as
+    those on record did; options about GPUs, such as `--gpukern-timer=event`, contradict
+    `--gpukern-backend=host`.
+    """
+    children, backend = environment.children, result.case.backend
+    if backend is None or not result.case.on_gpu:
+        return children
+    return dataclasses.replace(children, options=(*children.options, f"--gpukern-backend={backend}"))
 
 
 class Evidence:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -86,12 +87,13 @@ def environment(**more):
 
 
 def run(repository, *options, gpu=True, **variables):
-    """Runs pytest against `main`, with two sessions of each side."""
+    """Runs pytest against `main` or by the record, with two sessions of each side."""
     temporary = repository.top.parent / "temporary"
     temporary.mkdir(exist_ok=True)
     fake = ["-p", "fake_gpu"] if gpu else ["--gpukern-simulator=never"]
     given = [*fake, "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--gpu-benchmark"]
-    given += ["--gpukern-against=main"] if not any("against=" in option for option in options) else []
+    compared = re.search("--gpukern-(against|baseline)=", " ".join(options))
+    given += ["--gpukern-against=main"] if compared is None else []
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *given, "--gpukern-sessions=2", *options],
         cwd=repository.top,
@@ -328,7 +330,6 @@ def test_what_does_the_same_is_measured_once_and_a_slowdown_by_arguments_is_foun
     )
     assert "gpukern: 1 measured in the short pair of sessions alone: the same machine code," in found.out
     assert "of 3 times: 1 same, 1 slower, 1 same code" in found.out
-    assert found.results["second"]["inputs"] is None
 
 
 def test_where_all_do_the_same_one_short_pair_of_sessions_is_the_whole_run(tmp_path):
@@ -457,3 +458,87 @@ def test_without_a_gpu_host_variants_are_compared_and_fail_nothing(repository):
     found = run(repository, "-k", "first", gpu=False)
     assert found.status == pytest.ExitCode.OK
     assert re.search(r"of 1 time: 1 \w+$", found.out, re.MULTILINE)
+
+
+ON_CARDS = """
+import os
+CARD = float(os.environ.get("CARD", 1))
+CODES = {"first": "c0de", "second": "c0de", "mended": "c0de"}
+TAKES_NS = {name: takes_ns * CARD for name, takes_ns in TAKES_NS.items()}
+KERNEL = {name: '{"code": "%s", "registers": 32}' % code for name, code in CODES.items()}
+"""
+OTHER_CARD = {"FAKE_GPUS": "GPU-0ddd", "CARD": "1.05"}
+"""It takes 5 % longer for everything."""
+COMPARE = ("--gpukern-baseline=compare", "--gpukern-report=run.json")
+
+
+@pytest.fixture(scope="module")
+def recorded_elsewhere(tmp_path_factory):
+    """Has a record of one card committed, and the code of two kernels changed since: one is 6 % slower."""
+    repository = Repository(tmp_path_factory.mktemp("elsewhere") / "project")
+    kernels = KERNELS.replace('FACTOR = {"mended": 3}', "FACTOR = {}") + ON_CARDS
+    (repository.top / ".gitignore").write_text("__pycache__\nran.txt\nreferences\nrun.json\n")
+    repository.commit(kernels=kernels, test_doubling=SUITE.replace("import FACTOR", "import KERNEL, FACTOR"))
+    run(repository, "--gpukern-baseline=create", "--gpukern-sessions=3")
+    repository.commit()
+    changed = kernels.replace('"first": 1000', '"first": 1060')
+    for name in ("first", "mended"):
+        changed = changed.replace(f'"{name}": "c0de"', f'"{name}": "beef"')
+    repository.write(kernels=changed)
+    return repository
+
+
+def test_code_that_changed_since_other_cards_recorded_it_is_measured_beside_that_commit(recorded_elsewhere):
+    found = read(run(recorded_elsewhere, *COMPARE, **OTHER_CARD), recorded_elsewhere)
+    assert found.status == pytest.ExitCode.TESTS_FAILED
+    beside = f"measured beside {recorded_elsewhere.git('rev-parse', '--short=7', 'HEAD~')} on this card"
+    for variant, kind, change in (("first", "SLOWER", "+6.0 %"), ("mended", "SAME", "+0.0 %")):
+        assert verdict(found, variant)["kind"] == kind
+        assert verdict(found, variant)["reason"].startswith(change)
+        assert beside in verdict(found, variant)["reason"]
+        assert len(verdict(found, variant)["pairs"]) == 2
+    assert verdict(found, "second")["kind"] != "SLOWER", "its card is not its fault"
+    assert beside not in verdict(found, "second")["reason"], "and its code is as recorded"
+    assert "  kernel    1.05 → 1.11 µs, +6.0 % [+6.0, +6.0], threshold 2 %" in found.out
+    roles = [each["role"] for each in found.sessions if each["case"]["variant"] == "first"]
+    assert roles[roles.index("confirming") :] == ["confirming", "confirming", "further"], "enough to accept"
+
+
+def test_a_suspicion_of_another_card_against_the_very_code_that_was_recorded_is_the_machines(
+    recorded_elsewhere, tmp_path
+):
+    recorded_elsewhere.git("clone", "--quiet", str(recorded_elsewhere.top), str(tmp_path / "project"))
+    clone = Repository(tmp_path / "project")
+    found = read(run(clone, *COMPARE, **OTHER_CARD | {"CARD": "1.5"}), clone)
+    assert found.status == pytest.ExitCode.OK
+    commit = clone.git("rev-parse", "--short=7", "HEAD~")
+    reasons = {(verdict(found, each)["kind"], verdict(found, each)["reason"]) for each in found.results}
+    assert reasons == {("SAME CODE", f"the working tree is {commit}, as recorded")}, "records alone differ"
+
+
+def test_a_shallow_clone_says_once_how_the_recorded_commit_is_fetched(recorded_elsewhere, tmp_path):
+    changed = Repository(shutil.copytree(recorded_elsewhere.top, tmp_path / "origin"))
+    changed.commit()
+    changed.git("clone", "--quiet", "--depth=1", changed.top.as_uri(), str(tmp_path / "project"))
+    clone = Repository(tmp_path / "project")
+    found = read(run(clone, *COMPARE, **OTHER_CARD), clone)
+    assert found.status == pytest.ExitCode.OK
+    assert {verdict(found, each)["kind"] for each in ("first", "mended")} == {"UNDECIDED"}
+    assert len(re.findall("`fetch-depth: 0`", found.out)) == 1
+    told = r"^note \S+numba.first/n=8, \S+numba.mended/n=8: recorded on other cards only"
+    assert re.search(told, found.out, re.MULTILINE)
+
+
+def test_ctrl_c_beside_the_recorded_commit_leaves_nothing_behind(recorded_elsewhere, tmp_path):
+    """The first session of that commit interrupts the run, once it has begun to import its kernels."""
+    repository = Repository(shutil.copytree(recorded_elsewhere.top, tmp_path / "project"))
+    plugin = "import os, signal, time\nif 'against-' in os.getcwd():\n    "
+    plugin += "os.kill(int(open(os.environ['PID']).read()), signal.SIGINT)\n    time.sleep(60)"
+    (tmp_path / "interrupts.py").write_text(
+        f"{plugin}\nelif not os.path.exists(os.environ['PID']):\n"
+        "    open(os.environ['PID'], 'w').write(str(os.getpid()))"
+    )
+    paths = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
+    variables = {**OTHER_CARD, "PID": str(tmp_path / "pid"), "PYTHONPATH": paths}
+    found = run(repository, *COMPARE, "-p", "interrupts", **variables)
+    assert found.status == pytest.ExitCode.INTERRUPTED, found.out

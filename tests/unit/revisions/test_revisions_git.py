@@ -8,7 +8,8 @@ import subprocess
 import pytest
 from repositories import IDENTITY, Repository
 
-from pytest_gpukern.revisions.git import AgainstError, resolve
+from pytest_gpukern.revisions.git import AgainstError, recorded_on, resolve
+from pytest_gpukern.values.fingerprint import Provenance
 
 
 @pytest.fixture
@@ -104,3 +105,30 @@ def test_inside_a_hook_of_another_repository_the_folder_counts(repository, tmp_p
     monkeypatch.setenv("GIT_INDEX_FILE", str(other.top / ".git/index"))
     monkeypatch.setenv("GIT_WORK_TREE", str(other.top))
     assert resolve("main", repository.top).top == repository.top
+
+
+def test_a_record_is_measured_on_its_commit_also_where_that_was_squashed(repository):
+    main = repository.git("rev-parse", "HEAD")
+    repository.git("checkout", "--quiet", "-b", "squashed")
+    recorded = repository.commit(kernel="first = 2")
+    repository.git("checkout", "--quiet", "main")
+    repository.commit(kernel="first = 3")
+    found = recorded_on(Provenance(recorded), repository.top)
+    assert (found.base, found.identical) == (recorded, False)
+    repository.commit(kernel="first = 2")
+    assert recorded_on(Provenance(recorded), repository.top).identical, "another commit has its code"
+    assert not recorded_on(Provenance(main), repository.top).identical
+
+
+@pytest.mark.parametrize("base", ["", "release"])
+@pytest.mark.parametrize("recorded", [Provenance(), Provenance("0" * 40), Provenance("HEAD", dirty=True)])
+def test_of_a_record_whose_commit_is_not_there_the_merge_base_of_the_change_is_measured(
+    repository, recorded, base
+):
+    parted, environ = repository.git("rev-parse", "HEAD"), {"GITHUB_BASE_REF": base}
+    repository.git("update-ref", f"refs/remotes/origin/{base or 'HEAD'}", parted)
+    repository.write(new="")
+    with pytest.raises(AgainstError, match="fetch-depth: 0" if recorded.commit == "0" * 40 else "names no"):
+        recorded_on(recorded, repository.top, environ)  # beside itself, any code is the same
+    repository.commit(kernel="first = 2")
+    assert recorded_on(recorded, repository.top, environ).base == parted

@@ -1,0 +1,114 @@
+"""Checks what is measured beside the commit of a record of other cards, and what its pairs then decide."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+from made_up_results import EXP_KERNEL, FINGERPRINT, measured, result
+from msgspec import structs
+
+from pytest_gpukern.gate.comparability import SessionTime
+from pytest_gpukern.processes.sessions import ChildSessions, Ending
+from pytest_gpukern.run.spine import Settled, settled_beside
+from pytest_gpukern.values.fingerprint import Provenance
+from pytest_gpukern.values.marker import MarkerOptions
+from pytest_gpukern.values.result import Verdict
+from pytest_gpukern.values.verdict_table import VerdictKind as Kind
+
+KEY = "kernel/event/cold"
+OTHER_CARD = Verdict(Kind.UNDECIDED, "cards differ", 1.1, other_card=True)
+SUSPECTED = structs.replace(OTHER_CARD, kind=Kind.SLOWER, suspected=True)
+HOPELESS = structs.replace(OTHER_CARD, unconfirmed=True)
+OTHER_DRIVER = {"fingerprint": structs.replace(FINGERPRINT, driver_version="590")}
+OTHER_CODE = {"code": "code:bb"}
+AFTER_A_DRIVER = {**OTHER_DRIVER, **OTHER_CODE}
+
+
+def session(code="code:aa", **changes):
+    kernel = structs.replace(EXP_KERNEL.kernel, machine_code_sha256=code)
+    timed = measured(work=(structs.replace(EXP_KERNEL, kernel=kernel),), order=(0,))
+    return result("cupy.exp", timed, kernels=(kernel,), **changes)
+
+
+def settled(by_record, ended, baseline="compare", **now):
+    """Returns the verdict of a run, what it came to, and which commits were asked for."""
+    asked = []
+
+    def beside(of, recorded, threshold, children, asks):
+        asked.append((recorded.commit, asks))
+        return ended
+
+    past = session(provenance=Provenance("c0"), files={"a.py": "1f"})
+    record = SimpleNamespace(past=lambda key: [SessionTime(past.time(key), session=past)])
+    environment = SimpleNamespace(
+        gpu=SimpleNamespace(model_key=lambda on_gpu: "h200", clock_stopped=nullcontext),
+        store=SimpleNamespace(baseline=lambda case, model: SimpleNamespace(of=lambda case_id: record)),
+        settings=SimpleNamespace(baseline=baseline, threshold=0.02),
+        children=ChildSessions((), (), (), "", ()),
+        beside=beside,
+    )
+    result = structs.replace(session(**{"files": past.files, **now}), verdicts={KEY: by_record})
+    found = settled_beside(Settled(result), environment, MarkerOptions())
+    return found.result.verdicts[KEY], found, asked
+
+
+@pytest.mark.parametrize(
+    ("by_record", "now", "asks"),
+    [
+        (SUSPECTED, {}, True),
+        (HOPELESS, {}, True),
+        (SUSPECTED, OTHER_CODE, False),
+        (SUSPECTED, AFTER_A_DRIVER, True),
+        (OTHER_CARD, OTHER_CODE, False),
+        (OTHER_CARD, {}, None),
+        (OTHER_CARD, {"files": {"a.py": "2f"}}, True),
+        (OTHER_CARD, {"files": {"a.py": "2f"}, **OTHER_DRIVER}, None),
+        (OTHER_CARD, AFTER_A_DRIVER, None),
+        (structs.replace(SUSPECTED, other_card=False), OTHER_CODE, None),
+        (structs.replace(OTHER_CARD, kind=Kind.SAME), OTHER_CODE, None),
+    ],
+)
+def test_suspicions_and_changed_code_that_only_other_cards_recorded_are_measured_beside(by_record, now, asks):
+    """It asks what both do first, unless the code is known to be another."""
+    for baseline in ("compare", "append"):
+        verdict, _, asked = settled(by_record, "no git", baseline, **now)
+        assert verdict == by_record
+        assert asked == ([("c0", asks)] if baseline == "compare" and asks is not None else [])
+
+
+@pytest.mark.parametrize("now", [OTHER_CODE, AFTER_A_DRIVER])
+@pytest.mark.parametrize(
+    ("kind", "settles", "after_a_driver"),
+    [
+        (Kind.SLOWER, True, True),
+        (Kind.SAME, True, False),
+        (Kind.SAME_CODE, True, False),
+        (Kind.FASTER, True, False),
+        (Kind.UNDECIDED, True, False),
+        (Kind.NEW, False, False),
+        (Kind.UNCOMPARABLE, False, False),
+        (Kind.INVALID, False, False),
+    ],
+)
+def test_pairs_settle_it_but_what_another_driver_did_they_do_not_show(kind, settles, after_a_driver, now):
+    by_pairs = Verdict(kind, "by pairs")
+    here = structs.replace(session(**now), verdicts={KEY: by_pairs})
+    more = session(session="fresh")
+    verdict, found, _ = settled(SUSPECTED, Ending("passed", "", here, (more,)), **now)
+    if settles and (now is OTHER_CODE or after_a_driver):
+        assert verdict == by_pairs
+    else:
+        assert verdict == SUSPECTED.adding(f"{kind.value}: by pairs")
+    assert found.sessions == (more,)
+
+
+def test_a_test_that_fails_when_it_is_measured_beside_does_not_pass():
+    verdict, _, _ = settled(HOPELESS, Ending("failed", "INCORRECT: y"))
+    assert (verdict.kind, verdict.suspected) == (Kind.INVALID, False)
+    assert verdict.reason.endswith("INCORRECT: y")
+    _, found, _ = settled(HOPELESS, "no git")
+    assert [note.text for note in found.result.notes] == [
+        "recorded on other cards only, and not measured beside that commit: no git"
+    ]
