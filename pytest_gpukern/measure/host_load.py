@@ -35,18 +35,27 @@ LOAD, OTHERS_SHARE = "load", "others_share"
 class HostLoadObserver(Observer):
     """Reads the host's counters also ahead of measurements, since many are shorter than the counters tell."""
 
-    _earlier: CpuTimes | None = None
+    _readings: tuple[CpuTimes, ...] = ()
 
     def begin_test(self) -> None:
-        self._earlier = read()
+        self._earlier_than(read())
 
     def observe(self, call: ObservedCall, timer: Timer) -> Observation | None:  # noqa: ARG002
         began = None if timer_row(timer.name).device_timed else read()
-        if began is None:
+        earlier = self._earlier_than(began)
+        return None if began is None or earlier is None else HostLoadObservation(earlier, began)
+
+    def _earlier_than(self, now: CpuTimes | None) -> CpuTimes | None:
+        """Keeps a reading; returns the last one that is long enough before it, or the first.
+
+        That may be of an earlier test. If each began anew, each short one would wait for most of 0.3 s.
+        """
+        if now is None:
             return None
-        earlier = self._earlier or began
-        self._earlier = earlier if began.at_s - earlier.at_s < _LONG_ENOUGH_S else began
-        return HostLoadObservation(earlier, began)
+        self._readings += (now,)
+        while len(self._readings) > 1 and now.at_s - self._readings[1].at_s >= _LONG_ENOUGH_S:
+            self._readings = self._readings[1:]
+        return self._readings[0]
 
 
 @dataclass(frozen=True)

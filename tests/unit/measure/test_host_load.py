@@ -126,7 +126,12 @@ def test_what_is_looked_at_before_is_as_long_as_it_must_be(others):
     observing(observers)
     others.pass_s(0.15)
     assert (timed(observers), others.waits) == (0.0, 0), "0.3 s since the test began"
-    assert (timed(observers), others.waits) == (0.0, 1), "and all of that was then left behind"
+    observers.begin_test()
+    assert (timed(observers), others.waits) == (0.0, 0), "and longer since the one before began"
+    for others.uses in (0.4, 0.4, 0.4, 0.0, 0.0, 0.0, 0.0):  # in tests of 0.1 s
+        observers.begin_test()
+        others.pass_s(0.09)
+    assert (timed(observers), others.waits) == (0.0, 0), "what is longer ago does not count"
 
 
 class Noting(Observer):
