@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from pytest_gpukern.arrays.compare import Comparison, Tolerance
 from pytest_gpukern.arrays.memory import BOUNDARY_BYTES, Damage, Placed, Placement
 from pytest_gpukern.backends.backend import Backend, Workspace
 from pytest_gpukern.backends.foreign_array import UsersArray, checksums
+from pytest_gpukern.backends.gpu_backend import compare_large_from_host
 
 
 class GuardedArray:
@@ -59,6 +61,11 @@ class HostWorkspace(Workspace):
                 self._places[name].put(self._before[name])
             else:
                 self._places[name].poison(self._poison)
+
+    def compare(self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance) -> Comparison:
+        place, poison = self.place(output), self._poison or None
+        compared = compare_large_from_host(place, expected, tolerance, poison)
+        return super().compare(output, expected, tolerance) if compared is None else compared
 
     def digest(self) -> dict[str, int]:
         return self.digest_of({name: self._places[name].host for name in self._inputs})

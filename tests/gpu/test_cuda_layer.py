@@ -5,6 +5,7 @@ import pytest
 
 from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.arrays import compare as comparison
+from pytest_gpukern.backends.host import HostBackend
 
 
 @pytest.fixture
@@ -62,6 +63,10 @@ def test_the_device_comparison_agrees_with_the_host_comparison(compared, dtype):
     actual = damaged(expected.astype(dtype), rng)
     on_device, on_host = compared(actual, expected, Tolerance(rtol=1e-6, atol=1e-9))
     assert on_host.unwritten == 3
+    assert_alike(on_device, on_host)
+
+
+def assert_alike(on_device, on_host):
     for name in ("shape", "mismatches", "unwritten", "unexpected_nan", "first_unwritten"):
         assert getattr(on_device, name) == getattr(on_host, name), name
     for name in ("first_mismatch", "absolute", "relative", "ulp"):
@@ -95,6 +100,17 @@ def test_an_infinite_reference_is_met_by_the_same_infinity_only(compared):
     assert (on_device.mismatches, on_device.unexpected_nan) == (on_host.mismatches, on_host.unexpected_nan)
     assert on_device.mismatches == 4
     assert on_device.first_mismatch.index == on_host.first_mismatch.index == 1
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", ">f4", "float64", "int8", "int32"])
+def test_a_large_output_on_the_host_compares_on_the_device_as_on_the_host(runtime, dtype):
+    drawn = np.random.default_rng(3).standard_normal(2**21)
+    actual, expected = drawn.astype(dtype), drawn if np.dtype(dtype).kind == "f" else drawn.astype(dtype)
+    workspace = HostBackend().workspace({}, {"out": Output(actual.shape, dtype)})
+    workspace.arrays["out"][7:] = damaged(actual, np.random.default_rng(4))[7:]
+    found = workspace.compare("out", expected, Tolerance(rtol=1e-3))
+    assert_alike(found, comparison.compare(workspace.arrays["out"], expected, Tolerance(rtol=1e-3)))
+    assert found.mismatches >= 7
 
 
 def test_a_hash_sees_one_changed_bit_and_two_swapped_words(runtime, upload):

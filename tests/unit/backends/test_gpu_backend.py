@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from host_cuda import HostRuntime
 
-from pytest_gpukern import Output
-from pytest_gpukern.arrays.compare import POISON
+from pytest_gpukern import Output, Tolerance
+from pytest_gpukern.arrays.compare import POISON, compare
 from pytest_gpukern.arrays.memory import OUTPUT_GUARD
+from pytest_gpukern.backends import gpu_backend
 from pytest_gpukern.backends.gpu_backend import CudaWorkspace
+from pytest_gpukern.backends.host import HostBackend
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.runtime import DeviceArray
 
@@ -105,6 +107,40 @@ def test_a_workspace_says_which_of_its_arrays_were_written_beside(runtime, drive
         ("a", False, -1),
         ("out", True, 5),
     ]
+
+
+# what lies on the host
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "dtype", "total_bytes", "own_context", "on_device"),
+    [
+        (2**20, "float64", 2**30, False, True),
+        (2**19, "float64", 2**30, False, False),
+        (2**20, "complex128", 2**30, False, False),
+        (2**20, "float64", 2**21, False, False),
+        (2**20, "float64", 2**30, True, False),
+    ],
+)
+def test_a_large_output_on_the_host_is_compared_where_its_reference_lies(
+    runtime, driver, monkeypatch, nbytes, dtype, total_bytes, own_context, on_device
+):
+    def compared(runtime, place, *others):
+        return compare(np.frombuffer(ctypes.string_at(place.pointer, nbytes), dtype), *others[:2]), runtime
+
+    driver.total_bytes = total_bytes
+    for name, given in (("runtime_in_use", lambda: runtime), ("in_own_context", lambda: own_context)):
+        monkeypatch.setattr(cuda, name, given)
+    monkeypatch.setattr(gpu_backend, "compare_on_device", compared)
+    expected = np.full(nbytes // np.dtype(dtype).itemsize, 3, dtype)
+    made = HostBackend().workspace({}, {"y": Output(expected.shape, dtype)})
+    made.arrays["y"][...], made.arrays["y"][7] = 3, 4
+    found = made.compare("y", expected, Tolerance())
+    alone = compare(made.arrays["y"], expected, Tolerance())
+    assert found == ((alone, runtime) if on_device else alone)
+    assert driver.used_bytes == 0
+    monkeypatch.setattr(cuda, "runtime_in_use", lambda: None)
+    assert made.compare("y", expected, Tolerance()) == alone, "this process uses no GPU"
 
 
 # copies
