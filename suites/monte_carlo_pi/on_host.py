@@ -7,7 +7,7 @@ from .problem import monte_carlo_pi
 PIECE = 1 << 16
 
 
-@monte_carlo_pi.variant("host", max_size={"n": 10**8})
+@monte_carlo_pi.variant("host", max_size={"n": 10**7})
 def numpy(n, seed, hits):
     """float32 points from PCG64, 65 536 at a time in the same two buffers; calls continue the stream."""
     rng = np.random.default_rng(seed)

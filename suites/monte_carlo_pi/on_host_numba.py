@@ -41,7 +41,7 @@ def count_parallel(n, seed):
     return count
 
 
-@monte_carlo_pi.variant("host", max_size={"n": 10**8})
+@monte_carlo_pi.variant("host", max_size={"n": 10**7})
 def serial(n, seed, hits):
     """The seed's `@jit` loop on one core, 7 ns a point: the checks' eight runs limit n."""
 
@@ -51,9 +51,9 @@ def serial(n, seed, hits):
     return launch
 
 
-@monte_carlo_pi.variant("host", max_size={"n": 10**9})
+@monte_carlo_pi.variant("host", max_size={"n": 10**8})
 def prange(n, seed, hits):
-    """The same loop under `prange`."""
+    """The same loop under `prange`: 0.7 ns a point of 33 million, 0.6 of 10⁹, whose eight runs take 5 s."""
 
     def launch():
         hits[0] = count_parallel(n, seed)
