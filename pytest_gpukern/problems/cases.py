@@ -56,23 +56,19 @@ def cases_of(
 ) -> Iterator[Case]:
     """Yields all cases point by point, so that inputs and reference of a point are made once.
 
+    Variants that run at one point come last. A broken one may do so since it breaks its CUDA context: where
+    nothing follows, no process has to import and collect everything again, 8 s on an H200's host.
+
     Args:
         size: "smoke", "full" or "huge".
         axes: axis → values that the run chose instead of the axis's values at `size`.
         wrong: whether to yield the deliberately broken variants instead.
     """
     variants = list((problem.variants.broken if wrong else problem.variants.right).values())
-    for variant in variants:  # one point; with huge sizes only if that is huge
-        point = {**problem.axes.smoke_point, **variant.at}
-        huge = problem.axes.has_huge(point)
-        if variant.at and (size != "huge" or huge):
-            for parameters in _parameters(variant):
-                yield Case(problem, variant, point, parameters, first=not huge)
-    variants = [variant for variant in variants if not variant.at]
     begun: set[tuple[str, str]] = set()  # variants and parameters that have had their first point
     for point in problem.axes.points(size, axes):
         awkward = size == "huge" or (size == "full" and problem.axes.has_awkward(point, axes))
-        for variant in variants:
+        for variant in (variant for variant in variants if not variant.at):
             for parameters in itertools.islice(_parameters(variant), 1 if awkward else None):
                 run = (variant.label, repr(tuple(parameters.values())))
                 runs = variant.limit_exceeded(point) is None
@@ -80,6 +76,12 @@ def cases_of(
                 if runs:
                     begun.add(run)
                 yield Case(problem, variant, point, parameters, awkward, first)
+    for variant in variants:  # one point; with huge sizes only if that is huge
+        point = {**problem.axes.smoke_point, **variant.at}
+        huge = problem.axes.has_huge(point)
+        if variant.at and (size != "huge" or huge):
+            for parameters in _parameters(variant):
+                yield Case(problem, variant, point, parameters, first=not huge)
 
 
 def _parameters(variant: Variant) -> Iterator[dict[str, Any]]:

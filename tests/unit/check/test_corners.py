@@ -416,6 +416,8 @@ def test_a_point_that_is_not_huge_is_run_at_any_other_size():
     (case,) = cases_of(problem, wrong=True)
     assert case.first, "it is checked in corners, too: no other point is"
     assert diagnose_case(case, FakeEnvironment(settings=CHECKING)).fault is Fault.NOT_WRITTEN
+    problem.wrong("host", expected_fault="not written")(lambda a, out: right)
+    assert cases_of(problem, wrong=True)[-1].id == case.id, "it may break its context, so it comes last"
 
 
 @pytest.mark.parametrize("at", [{"n": 41}, {"m": 8}])
