@@ -6,7 +6,7 @@ import numpy as np
 import pycuda.driver
 from pycuda import gpuarray
 from pycuda.compiler import SourceModule
-from pycuda.curandom import XORWOWRandomNumberGenerator
+from pycuda.curandom import XORWOWRandomNumberGenerator, _RandomNumberGeneratorBase
 
 from .problem import monte_carlo_pi
 
@@ -92,6 +92,26 @@ def seeds_from(seed):
     return seeds
 
 
+class CompiledOnce(_RandomNumberGeneratorBase):
+    """Keeps the kernels of the first generator for the others.
+
+    PyCUDA 2026.1 runs nvcc for each one, also where its cache has them, since the source includes a header:
+    0.2 s for each of a check's eight seeds.
+    """
+
+    kernels = None
+
+    def __init__(self, *source):
+        if CompiledOnce.kernels is None:
+            super().__init__(*source)
+            CompiledOnce.kernels = dict(vars(self))
+        vars(self).update(CompiledOnce.kernels)
+
+
+class Xorwow(XORWOWRandomNumberGenerator, CompiledOnce):
+    """PyCUDA's generator, whose states are those of its own seed."""
+
+
 def count_in_pieces(generator, n, hits, stream):
     """Counts n points, PIECE of them at a time: the generator fills an array, a kernel counts."""
     numbers = gpuarray.empty(2 * min(n, PIECE), np.float32)
@@ -112,7 +132,7 @@ def count_in_pieces(generator, n, hits, stream):
 @monte_carlo_pi.variant("pycuda", max_size={"n": 10**8})
 def xorwow(n, seed, hits, stream):
     """`XORWOWRandomNumberGenerator`: a block of states on each multiprocessor; calls continue the stream."""
-    return count_in_pieces(XORWOWRandomNumberGenerator(seeds_from(seed)), n, hits, stream)
+    return count_in_pieces(Xorwow(seeds_from(seed)), n, hits, stream)
 
 
 @monte_carlo_pi.variant("pycuda")
