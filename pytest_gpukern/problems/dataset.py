@@ -26,6 +26,7 @@ CHECK_SEEDS = 8
 MOST_CORNERS = 256
 """Number of small points that we keep: corners, at which variants are checked besides their own point."""
 _LARGE_BYTES = 2**30
+_START = 1 << 16  # elements: where one in 32 differs, these tell
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,8 @@ class Dataset:
             one, other = np.asarray(before), np.asarray(inputs[name])
             if (one.shape, one.dtype) != (other.shape, other.dtype):
                 return None
-            if not np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"):
+            parts = ((one.flat[:_START], other.flat[:_START]), (one, other))
+            if not all(np.array_equal(*part, equal_nan=one.dtype.kind in "fc") for part in parts):
                 changed.append(one.ndim)
         if not changed or not all(changed):
             return None
