@@ -50,7 +50,7 @@ FIRST_SESSIONS = 5  # that stay in an epoch, against a slow drift, if it was ope
 
 _Held = TypeVar("_Held", bound=Stored)
 
-_KEPT = {CLOCKS: ("sm_mhz", "memory_mhz"), LOAD: ("others_share",)}
+_KEPT = {CLOCKS: ("sm_mhz", "memory_mhz"), LOAD: ("others_share", "most_ns", "loop_ns")}
 """Observer → its figures that a record keeps."""
 
 MOMENT = r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)$"

@@ -10,8 +10,9 @@ alone, since the measurement that raised a suspicion was selected for being slow
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
@@ -33,12 +34,13 @@ from pytest_gpukern.gate.change import (
 )
 from pytest_gpukern.gate.comparability import Conditions, SessionTime, difference, of_one_choice
 from pytest_gpukern.gate.spread import FEWEST_CASES, SharedSpread, spread_key, spread_of_ratios
-from pytest_gpukern.measure.host_load import BUSY_HOST, LOAD, OTHERS_SHARE
+from pytest_gpukern.measure.host_load import BUSY_HOST, CPU_GROWTH, LEAST, LOAD, LOOP, MOST, OTHERS_SHARE
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice, Measurement, Verdict
 from pytest_gpukern.values.timer_table import timer_row
 from pytest_gpukern.values.verdict_table import VerdictKind
 
+_NO_LEAST_NS = 1e-3  # stands for the least that a call would take if that is not known
 _EXCUSED = 10  # of so many recorded sessions one may be as slow: a disturbed one would hide a slowdown
 
 FALSE_ALARMS = {
@@ -90,8 +92,13 @@ class Basis:
 
     @property
     def reference(self) -> Sequence[SessionTime]:
-        """Returns sessions of one choice: of this device alone if it has enough to gate, else of all."""
-        return self._on_this_device(of_one_choice(self.sessions, self.choice, SESSIONS_TO_GATE))
+        """Returns sessions of one choice: of this device alone if it has enough to gate, else of all.
+
+        Those that other programs on the host disturbed count only if the others are too few to gate.
+        """
+        own = self._on_this_device(of_one_choice(self.sessions, self.choice, SESSIONS_TO_GATE))
+        quiet = [session for session in own if not _busy([session.measurement])]
+        return quiet if len(quiet) >= SESSIONS_TO_GATE else own
 
     @property
     def opening(self) -> Sequence[SessionTime]:
@@ -115,6 +122,15 @@ class Basis:
     def change(self, sessions: Sequence[SessionTime], fresh: Sequence[Measurement]) -> Change:
         return change_since(sessions, fresh, device=self.device, shared=self.shared)
 
+    def against(self, fresh: Sequence[Measurement]) -> tuple[list[Measurement], Basis]:
+        """Returns what new times would be at least without other programs, and recorded ones at most."""
+        quiet = (structs.replace(old, measurement=_at_most(old.measurement)) for old in self.sessions)
+        return _at_least(fresh, self.recorded), replace(self, sessions=tuple(quiet))
+
+    @property
+    def recorded(self) -> list[Measurement]:
+        return [session.measurement for session in self.reference]
+
 
 def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
     """Compares new sessions' measurements, one each and under one key, with recorded sessions of their case.
@@ -124,21 +140,28 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
     the 90 % interval of Δ lies inside ± the threshold (two one-sided tests, Schuirmann 1987). Else UNDECIDED,
     with the smallest slowdown that would be caught and the number of sessions that would settle it.
 
-    A time SLOWER than the sessions that opened the epoch is SLOWER, too: appended ones may have crept. A
-    host's time is UNDECIDED instead if others used the host meanwhile.
+    A time SLOWER than the sessions that opened the epoch is SLOWER, too: appended ones may have crept. If
+    others used the host meanwhile, a host's time is SLOWER by the least that it would take without them.
     """
     barred = _barred(fresh, basis.sessions, basis.conditions)
     if barred is not None:
         return barred
     reference, threshold = basis.reference, basis.threshold
     change = basis.change(reference, fresh)
-    verdict = _screened(change, threshold, confirming=FRESH_SESSIONS)
-    if basis.opening and verdict.kind is not VerdictKind.SLOWER:
-        since_opening = basis.change(basis.opening, fresh)
-        crept = _screened(since_opening, threshold, confirming=FRESH_SESSIONS, since=basis.since_opening)
-        if crept.kind is VerdictKind.SLOWER:
-            verdict = crept.adding(f"{numbers(change)} since all {change.recorded}")
-    verdict = _unless_busy(verdict, fresh)
+
+    def screened(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
+        change = basis.change(basis.reference, fresh)
+        verdict = _screened(change, threshold, confirming=FRESH_SESSIONS)
+        if basis.opening and verdict.kind is not VerdictKind.SLOWER:
+            since_opening = basis.change(basis.opening, fresh)
+            crept = _screened(since_opening, threshold, confirming=FRESH_SESSIONS, since=basis.since_opening)
+            if crept.kind is VerdictKind.SLOWER:
+                return crept.adding(f"{numbers(change)} since all {change.recorded}")
+        return verdict
+
+    verdict = _unless_busy(
+        screened(fresh, basis), basis.recorded, fresh, lambda: screened(*basis.against(fresh))
+    )
     if basis.anchor and _barred(fresh, basis.anchor, basis.conditions) is None:
         verdict = _with_anchor(verdict, basis.change(basis.anchor, fresh), threshold)
     gates = len(reference) >= SESSIONS_TO_GATE
@@ -184,12 +207,15 @@ def confirm(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> V
     again = judge(fresh, basis)
     if again.ratio_low is None or again.others_share is not None:
         return _unconfirmed(suspicion, again)
+    despite = _despite_others(fresh)
+    if again.kind is VerdictKind.SLOWER:
+        fresh, basis = basis.against(fresh)
 
     def compared_with(recorded: Sequence[SessionTime], since: str = "") -> Verdict:
         change = basis.change(recorded, fresh)
         slowest = sorted(session.median_ns for session in recorded)[-1 - len(recorded) // _EXCUSED]
         apart = min(timed.summary.median_ns for timed in fresh) > slowest
-        remarks = _remarks(basis, change)
+        remarks = [*despite, *_remarks(basis, change)]
         return _decided(suspicion, again, change, basis.threshold, apart=apart, remarks=remarks, since=since)
 
     verdict = compared_with(basis.reference)
@@ -251,7 +277,7 @@ def judge_paired(pairs: Sequence[Pair], *, threshold: float, shared: SharedSprea
     if barred is not None:
         return barred
     change = change_of_pairs(pairs, shared=shared)
-    verdict = _screened_pairs(change, threshold, pairs)
+    verdict = _screened_pairs(pairs, threshold, shared)
     open_still = verdict.kind is VerdictKind.UNDECIDED and verdict.others_share is None
     if open_still and verdict.ratio_low is not None:
         verdict = verdict.adding(settling_words(change, math.log1p(threshold)))
@@ -286,22 +312,29 @@ def confirm_paired(
     barred = _barred_pairs(pairs)
     if barred is not None:
         return _unconfirmed(suspicion, barred)
-    change = change_of_pairs(pairs, shared=shared)
-    again = structs.replace(_screened_pairs(change, threshold, pairs), false_alarm=suspicion.false_alarm)
+    again = _screened_pairs(pairs, threshold, shared)
+    again = structs.replace(again, false_alarm=suspicion.false_alarm)
     if again.ratio_low is None or again.others_share is not None:
         return _unconfirmed(suspicion, again)
-    apart = min(log_ratios(pairs)) > 0
-    verdict = _decided(suspicion, again, change, threshold, apart=apart)
+    despite = _despite_others([head for _, head in pairs])
+    if again.kind is VerdictKind.SLOWER:
+        pairs = _without_others(pairs)
+    change, apart = change_of_pairs(pairs, shared=shared), min(log_ratios(pairs)) > 0
+    verdict = _decided(suspicion, again, change, threshold, apart=apart, remarks=despite)
     limit = math.log1p(threshold)
     if verdict.kind is VerdictKind.UNDECIDED and apart and change.delta >= limit:
         return verdict.adding(settling_words(change, limit)) if last else suspicion
     return verdict
 
 
-def _screened_pairs(change: Change, threshold: float, pairs: Sequence[Pair]) -> Verdict:
-    screened = _screened(change, threshold, confirming=max(MOST_FRESH_PAIRS, len(pairs)))
+def _screened_pairs(pairs: Sequence[Pair], threshold: float, shared: SharedSpread | None) -> Verdict:
+    def screened(pairs: Sequence[Pair]) -> Verdict:
+        change = change_of_pairs(pairs, shared=shared)
+        return _screened(change, threshold, confirming=max(MOST_FRESH_PAIRS, len(pairs)))
+
+    bases, heads = zip(*pairs, strict=True)
     return structs.replace(
-        _unless_busy(screened, [head for _, head in pairs]),
+        _unless_busy(screened(pairs), bases, heads, lambda: screened(_without_others(pairs))),
         threshold=threshold,
         pairs=tuple((base.summary.median_ns, head.summary.median_ns) for base, head in pairs),
     )
@@ -386,13 +419,78 @@ def _screened(change: Change, threshold: float, *, confirming: int, since: str =
     )
 
 
-def _unless_busy(verdict: Verdict, fresh: Sequence[Measurement]) -> Verdict:
-    """Returns a verdict, or UNDECIDED if the time looks slower and others used the host that timed it."""
-    share = max(measurement.seen(LOAD, OTHERS_SHARE) or 0.0 for measurement in fresh)
-    if verdict.kind is not VerdictKind.SLOWER or share < BUSY_HOST:
+def _unless_busy(
+    verdict: Verdict, old: Sequence[Measurement], new: Sequence[Measurement], least: Callable[[], Verdict]
+) -> Verdict:
+    """Returns a verdict; UNDECIDED if programs that slowed the new times, or the old ones, may explain it.
+
+    It is SLOWER if `least` is, by what the new times would be at least without them.
+    """
+    if despite := _despite_others(new):
+        certain = least()
+        if certain.kind is VerdictKind.SLOWER:
+            return certain.adding(*despite)
+    slowed = {VerdictKind.SLOWER: new, VerdictKind.FASTER: old}.get(verdict.kind, ())
+    if not _busy(slowed):
         return verdict
-    reason = f"{verdict.reason}, but other programs used {100 * share:.0f} % of the host's CPUs meanwhile"
+    share, when = (
+        _others(slowed),
+        "of the host's CPUs meanwhile" if slowed is new else "of the host's CPUs before",
+    )
+    reason = f"{verdict.reason}, but other programs used {100 * share:.0f} % {when}"
     return structs.replace(verdict, kind=VerdictKind.UNDECIDED, reason=reason, others_share=share)
+
+
+def _others(times: Iterable[Measurement]) -> float:
+    return max((timed.seen(LOAD, OTHERS_SHARE) or 0.0 for timed in times), default=0.0)
+
+
+def _busy(times: Iterable[Measurement]) -> str:
+    """Says which share of the host others used while it timed these; nothing if that disturbed none."""
+    share = _others(times)
+    return f"other programs used {100 * share:.0f} % of the host's CPUs" if share >= BUSY_HOST else ""
+
+
+def _despite_others(new: Sequence[Measurement]) -> list[str]:
+    words = _busy(new)
+    return [f"at least so much, though {words} meanwhile"] if words else []
+
+
+def _at_most(old: Measurement) -> Measurement:
+    """Returns a time as it would have been at most without other programs."""
+    most = old.seen(LOAD, MOST)
+    return _taking(old, most) if most and _busy([old]) else old
+
+
+def _at_least(new: Sequence[Measurement], old: Sequence[Measurement]) -> list[Measurement]:
+    """Returns times as they would be at least without other programs.
+
+    If the old times were beside others, too, CPU times are compared as they are. Else a fixed loop tells how
+    much slower the CPUs are, as where others share their cores. Other code may lose twice as much as that
+    loop. Where it is not known, we take the CPUs for half as fast.
+    """
+    alike = all(timed.seen(LOAD, MOST) for timed in old)
+    loops = [loop for timed in old if (loop := timed.seen(LOAD, LOOP))]
+
+    def at_least(timed: Measurement) -> Measurement:
+        if not _busy([timed]):
+            return timed
+        loop, least = timed.seen(LOAD, LOOP), timed.seen(LOAD, LEAST) or _NO_LEAST_NS
+        growth = 2 * loop / statistics.median(loops) - 1 if loop and loops else 2.0
+        own = timed.seen(LOAD, MOST) if alike else None
+        return _taking(timed, own or least / max(1.0, growth / CPU_GROWTH))
+
+    return list(map(at_least, new))
+
+
+def _taking(timed: Measurement, ns: float) -> Measurement:
+    summary = structs.replace(timed.summary, median_ns=ns, low_ns=ns, high_ns=ns)
+    return structs.replace(timed, summary=summary)
+
+
+def _without_others(pairs: Sequence[Pair]) -> list[Pair]:
+    """Returns pairs of the most that the base would take without other programs and the head's least."""
+    return [(_at_most(base), _at_least([head], [base])[0]) for base, head in pairs]
 
 
 def _with_anchor(verdict: Verdict, since_first: Change, threshold: float) -> Verdict:
@@ -415,6 +513,8 @@ def _remarks(basis: Basis, change: Change) -> list[str]:
         remarks.append(f"spread assumed (under {FEWEST_CASES} cases recorded twice)")
     if len(reference) < SESSIONS_TO_GATE:
         remarks.append(f"reported, not gated: {len(reference)} of {SESSIONS_TO_GATE} sessions recorded")
+    if words := _busy(basis.recorded):
+        remarks.append(f"recorded while {words}")
     if basis.remark:
         remarks.append(basis.remark)
     return remarks

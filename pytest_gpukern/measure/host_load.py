@@ -5,7 +5,9 @@ Others are all but this process and those it started: other workers of a run dis
 
 from __future__ import annotations
 
+import itertools
 import os
+import resource
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +16,11 @@ from typing import NamedTuple
 from pytest_gpukern.gpu.processes import stat_of
 from pytest_gpukern.measure.observers import Observation, ObservedCall, Observer, Seen
 from pytest_gpukern.timers.timer import Timer
-from pytest_gpukern.values.result import Measurement
+from pytest_gpukern.values.result import Measurement, Value
 from pytest_gpukern.values.timer_table import timer_row
 
 BUSY_HOST = 0.1
-"""Others' share of the CPUs from which on the gate confirms no slowdown by the host's clock.
+"""Others' share of the CPUs from which on the gate confirms no slowdown that they may explain.
 
 Where others used 30 to 50 % of two CPUs, calls of one thread took 14 to 21 % longer, some 110 %.
 """
@@ -30,6 +32,19 @@ _FEWEST_FREE = 8
 
 LOAD, OTHERS_SHARE = "load", "others_share"
 """Which share of the host's CPUs other programs used while its clock timed a call; absent if not known."""
+LEAST, MOST = "least_ns", "most_ns"
+"""What a call would take on an idle host, at least and at most; only of a busy one, where it is known."""
+LOOP = "loop_ns"
+"""CPU time of a fixed loop: it grows if others share our core, or lower its clock."""
+
+# Unchanged calls beside one to 26 busy programs on two CPUs (Xeon, 2026-11-28) against the same alone:
+CPU_GROWTH = 1.15  # CPU time was 0.8 to 1.2 times as long below 2 ms where most calls were not preempted,
+_MOST_GROWTH = 3.0  # else 0.9 to 2.9 times: caches were cold, and memory may be another CPU's
+_SHORT_NS = 2e6
+_UNFAIR = 2.0  # times of several threads were up to 1.3 times what fair shares explain,
+_STALLED_NS = 150e6  # or 80 ms more where the threads of 20 loops of 16 µs waited for each other
+_ONE_THREAD = 1.05  # CPU time of the process ÷ the calling thread's; clocks are read one after the other
+_READING_NS = 500.0  # of a sample's CPU time are the clocks themselves
 
 
 class HostLoadObserver(Observer):
@@ -69,36 +84,82 @@ class HostLoadObservation(Observation):
     earlier: CpuTimes
     began: CpuTimes
 
-    def finish(self, measurement: Measurement) -> Seen:  # noqa: ARG002
+    def finish(self, measurement: Measurement) -> Seen:
         """Returns the share of others; waits for the rest of 0.3 s if only that tells it."""
-        now, share = read(), None
+        ended = now = read()
+        share = None
         if now is not None and now.at_s - self.began.at_s < _LONG_ENOUGH_S <= now.at_s - self.earlier.at_s:
             share = share_of_others(self.earlier, now)
         if share is None or share >= BUSY_HOST:
             time.sleep(max(0.0, self.began.at_s + _LONG_ENOUGH_S - time.monotonic()))
             now = read()
             share = None if now is None else share_of_others(self.began, now)
-        return Seen({OTHERS_SHARE: share})
+        if ended is None or now is None or share is None:
+            return Seen()
+        seen: dict[str, Value] = {OTHERS_SHARE: share, LOOP: _loop_ns()}
+        if share >= BUSY_HOST:
+            seen |= self._on_an_idle_host(measurement, ended, 1 - used_by_others(self.began, now) / now.cpus)
+        return Seen(seen)
+
+    def _on_an_idle_host(self, timed: Measurement, ended: CpuTimes, left: float) -> dict[str, Value]:
+        """Returns bounds of the time; `left` is the share of the CPUs that others did not use.
+
+        A CPU that others leave free runs one of our threads, so we run at least this share of the time, and
+        threads that fill the machine get it by fair shares. Threads that wait for each other may wait for a
+        time slice of others at each barrier. One thread takes no less than its CPU time.
+        """
+        began, few = self.began, len(timed.samples_ns) / 2  # fewer than this leave the median call alone
+        least, most = (timed.summary.median_ns * left - _STALLED_NS) / _UNFAIR, None
+        process_s, thread_s = ended.process_s - began.process_s, ended.thread_s - began.thread_s
+        if timed.cpu_ns is not None and process_s <= _ONE_THREAD * thread_s:
+            calm = ended.preemptions - began.preemptions < few and timed.cpu_ns < _SHORT_NS
+            own_ns = timed.cpu_ns - _READING_NS / timed.iterations
+            least = max(least, own_ns / (CPU_GROWTH if calm else _MOST_GROWTH))
+            most = timed.cpu_ns if ended.waits - began.waits < few else None
+        return {LEAST: least if least > 0 else None, MOST: most}
 
 
 class CpuTimes(NamedTuple):
-    """Holds the CPU time until a moment, of the CPUs that we may use: all that they worked, and our own."""
+    """Holds the CPU time until a moment, of the CPUs that we may use: all that they worked, and our own.
+
+    Of these, `process_s` is this process's, and `thread_s` this thread's. The latter left its CPU so often to
+    wait for something (`waits`), or for others (`preemptions`).
+    """
 
     at_s: float
     cpus: int
     busy_s: float
     stolen_s: float
     own_s: float
+    process_s: float = 0.0
+    thread_s: float = 0.0
+    waits: int = 0
+    preemptions: int = 0
 
 
 def share_of_others(since: CpuTimes, now: CpuTimes) -> float:
-    """Returns which share others used of the CPUs that we left free, or of eight if we left fewer.
+    """Returns which share others used of the CPUs that we left free, or of eight if we left fewer."""
+    free = max(now.cpus - (now.own_s - since.own_s) / (now.at_s - since.at_s), _FEWEST_FREE)
+    return round(min(1.0, used_by_others(since, now) / min(now.cpus, free)), 3)
 
-    A kernel may count stolen time as our own, so the share is no less than what was stolen.
+
+def used_by_others(since: CpuTimes, now: CpuTimes) -> float:
+    """Returns how many CPUs others used on average.
+
+    A kernel may count stolen time as our own, so it is no less than what was stolen.
     """
-    passed_s, _, busy_s, stolen_s, own_s = (after - before for before, after in zip(since, now, strict=True))
-    others = max(busy_s - own_s, stolen_s, 0.0) / passed_s
-    return round(min(1.0, others / min(now.cpus, max(now.cpus - own_s / passed_s, _FEWEST_FREE))), 3)
+    passed_s, _, busy_s, stolen_s, own_s, *_ = (
+        after - before for before, after in zip(since, now, strict=True)
+    )
+    return min(max(busy_s - own_s, stolen_s, 0.0) / passed_s, now.cpus)
+
+
+def _loop_ns() -> float:
+    times = [time.thread_time_ns()]
+    for _ in range(5):
+        sum(range(10_000))
+        times.append(time.thread_time_ns())
+    return float(min(after - before for before, after in itertools.pairwise(times)))
 
 
 def read(proc: Path = Path("/proc")) -> CpuTimes | None:
@@ -108,18 +169,23 @@ def read(proc: Path = Path("/proc")) -> CpuTimes | None:
         rows = map(str.split, (proc / "stat").read_text(encoding="utf-8").splitlines())
         cpus = [[int(field) for field in row[1:9]] for row in rows if row[0] in usable]
         user, nice, system, idle, _, irq, softirq, steal = map(sum, zip(*cpus, strict=True))
+        thread = resource.getrusage(resource.RUSAGE_THREAD)
     except (OSError, AttributeError, ValueError):
         return None
     if not idle:  # some sandboxes count nothing
         return None
-    tick_s, waited_for = 1 / os.sysconf("SC_CLK_TCK"), os.times()
-    own_s = time.process_time() + waited_for.children_user + waited_for.children_system
+    tick_s, waited_for, process_s = 1 / os.sysconf("SC_CLK_TCK"), os.times(), time.process_time()
+    own_s = process_s + waited_for.children_user + waited_for.children_system
     return CpuTimes(
         time.monotonic(),
         len(cpus),
         tick_s * (user + nice + system + irq + softirq + steal),
         tick_s * steal,
         own_s + tick_s * _ticks_of_started(proc),
+        process_s,
+        time.thread_time(),
+        thread.ru_nvcsw,
+        thread.ru_nivcsw,
     )
 
 

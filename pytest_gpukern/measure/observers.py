@@ -87,7 +87,12 @@ OBSERVERS = {
     "load": ObserverRow(
         "pytest_gpukern.measure.host_load:HostLoadObserver",
         "host",
-        {"others_share": Figure("used by other programs", "share")},
+        {
+            "others_share": Figure("used by other programs", "share"),
+            "least_ns": Figure("without them at least", "ns"),
+            "most_ns": Figure("without them at most", "ns"),
+            "loop_ns": Figure("CPU time of a fixed loop", "ns"),
+        },
         waits=True,
     ),
     "card": ObserverRow(

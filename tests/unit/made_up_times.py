@@ -67,9 +67,9 @@ def around(*percents, **changes):
     return [recorded(BASE_NS * (1 + percent / 100), **changes) for percent in percents]
 
 
-def beside(share):
+def beside(share, **figures):
     """What was observed where other programs used this share of the host's CPUs."""
-    return {"load": {"others_share": share}}
+    return {"load": {"others_share": share, **figures}}
 
 
 def spread_by(s=S, **changes):

@@ -321,6 +321,48 @@ def test_a_busy_host_raises_no_suspicion_and_confirms_none(shares):
     assert judge(new(-40, observations=beside(0.4)), basis).kind is FASTER
 
 
+OLD_LOOP = {"load": {"loop_ns": 100.0}}
+
+
+@pytest.mark.parametrize(
+    ("new_load", "old", "kind"),
+    [
+        ({"least_ns": 1.05 * BASE_NS, "loop_ns": 100.0}, OLD_LOOP, SLOWER),
+        ({"least_ns": 1.05 * BASE_NS, "loop_ns": 107.0}, OLD_LOOP, SLOWER),  # 14 %, and 15 % are allowed for
+        ({"least_ns": 1.01 * BASE_NS, "loop_ns": 100.0}, OLD_LOOP, UNDECIDED),
+        ({"least_ns": 1.3 * BASE_NS, "loop_ns": 150.0}, OLD_LOOP, UNDECIDED),  # others share our core
+        ({"least_ns": 2.0 * BASE_NS, "loop_ns": 150.0}, OLD_LOOP, SLOWER),
+        ({"least_ns": 1.7 * BASE_NS, "loop_ns": 100.0}, {}, UNDECIDED),  # CPUs may be half as fast
+        ({"least_ns": 1.9 * BASE_NS}, OLD_LOOP, SLOWER),
+        ({"loop_ns": 100.0}, OLD_LOOP, UNDECIDED),
+        # where the host was always busy, CPU times are compared
+        ({"most_ns": 0.8 * BASE_NS}, beside(0.5, most_ns=0.7 * BASE_NS), SLOWER),
+        ({"most_ns": 0.8 * BASE_NS}, beside(0.5, most_ns=0.8 * BASE_NS), UNDECIDED),
+        ({"most_ns": 0.8 * BASE_NS}, beside(0.5), UNDECIDED),
+    ],
+)
+def test_on_a_busy_host_a_time_is_slower_by_what_others_cannot_explain(new_load, old, kind):
+    """The time itself is three times as long, and sessions differ by 1 %."""
+    basis = basis_of(around(0, 1, -1, 0.5, -0.5, observations=old), shared=shared_by(0.01))
+    fresh = new(200, 200, observations=beside(0.5, **new_load))
+    suspicion = judge(fresh[:1], basis)
+    for found in (suspicion, confirm(suspicion, fresh, basis)):
+        assert (found.kind, found.others_share) == (kind, None if kind is SLOWER else 0.5)
+        assert ("at least so much, though other programs used 50 % of" in found.reason) is (kind is SLOWER)
+
+
+def test_what_was_recorded_on_a_busy_host_is_told_and_makes_nothing_faster():
+    busy, told = (
+        around(0, 1, -1, observations=beside(0.4)),
+        "; recorded while other programs used 40 % of the host's CPUs",
+    )
+    for percent, kind in ((-40, UNDECIDED), (0, SAME), (40, SLOWER)):
+        found = verdict(new(percent), busy, threshold=0.05, shared=shared_by(0.01))
+        assert (found.kind, found.reason.endswith(told)) == (kind, True)
+    found = verdict(new(-40), [*busy, *around(0, 1, -1)], shared=shared_by(0.01))
+    assert (found.kind, told in found.reason) == (FASTER, False), "enough quiet sessions are recorded"
+
+
 @pytest.mark.parametrize(("threshold", "table"), FALSE_ALARMS.items())
 def test_more_recorded_sessions_raise_fewer_false_alarms(threshold, table):
     """From each number of sessions in the table on, and no earlier."""

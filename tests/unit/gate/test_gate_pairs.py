@@ -9,6 +9,7 @@ import re
 
 import pytest
 from made_up_times import KNOWN, S, beside, measured
+from msgspec import structs
 
 from pytest_gpukern.gate.change import MOST_FRESH_PAIRS
 from pytest_gpukern.gate.judge import (
@@ -99,6 +100,30 @@ def test_pairs_of_a_busy_host_raise_no_suspicion_and_confirm_none(share):
     for found in (judged(slower), looked_at(slower)):
         assert (found.kind, found.others_share) == ((UNDECIDED, share) if busy else (SLOWER, None))
         assert "would settle it" not in found.reason
+
+
+@pytest.mark.parametrize(("least", "kind"), [(1.1, SLOWER), (1.0, UNDECIDED)])
+@pytest.mark.parametrize("base_is_busy", [True, False])
+def test_pairs_of_a_busy_host_are_slower_by_what_others_cannot_explain(least, kind, base_is_busy):
+    """If the base was timed beside others, too, CPU times are compared."""
+    load = beside(0.5, most_ns=5e5) if base_is_busy else beside(0.0, loop_ns=1.0)
+    slower = [
+        (
+            structs.replace(base, observations=load),
+            structs.replace(
+                head, observations=beside(0.5, least_ns=least * 1e6, most_ns=least * 5e5, loop_ns=1.0)
+            ),
+        )
+        for base, head in pairs(200, 202, drift=0)
+    ]
+    for found in (judged(slower), looked_at(slower)):
+        assert (found.kind, found.others_share) == (kind, None if kind is SLOWER else 0.5)
+
+
+def test_a_base_that_others_slowed_makes_nothing_faster():
+    faster = [(structs.replace(base, observations=beside(0.5)), head) for base, head in pairs(-40, -40)]
+    assert (judged(faster).kind, judged(faster).others_share) == (UNDECIDED, 0.5)
+    assert judged(pairs(-40, -40)).kind is FASTER
 
 
 @pytest.mark.parametrize("percent", [-0.1, 0])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from types import SimpleNamespace
 
+import made_up_results as made_up
 import pytest
 from fakes import FakeTimer
 
 from pytest_gpukern.baseline.record import trimmed_time
 from pytest_gpukern.measure import host_load
-from pytest_gpukern.measure.host_load import LOAD, OTHERS_SHARE, CpuTimes, share_of_others
+from pytest_gpukern.measure.host_load import LEAST, LOAD, LOOP, MOST, OTHERS_SHARE, CpuTimes, share_of_others
 from pytest_gpukern.measure.measure import Repeated, Sampler, rule_for
 from pytest_gpukern.measure.observers import OBSERVERS, ObservedCall, Observer, ObserverRow, Observers
 
@@ -90,7 +91,8 @@ def others(monkeypatch):
 
     made.pass_s = pass_s
     monkeypatch.setattr(host_load, "read", read)
-    monkeypatch.setattr(host_load, "time", SimpleNamespace(monotonic=lambda: made.now, sleep=sleep))
+    clock = SimpleNamespace(monotonic=lambda: made.now, sleep=sleep, thread_time_ns=lambda: 7)
+    monkeypatch.setattr(host_load, "time", clock)
     return made
 
 
@@ -132,6 +134,36 @@ def test_what_is_looked_at_before_is_as_long_as_it_must_be(others):
         observers.begin_test()
         others.pass_s(0.09)
     assert (timed(observers), others.waits) == (0.0, 0), "what is longer ago does not count"
+
+
+ALONE = {"process_s": 1.0, "thread_s": 0.99}
+MS = 1e6
+
+
+@pytest.mark.parametrize(
+    ("cpu_ms", "own", "busy_s", "least_ms", "most_ms"),
+    [
+        (1.5, ALONE, 1.9, 1.4995 / 1.15, 1.5),
+        (1.5, {**ALONE, "preemptions": 1}, 1.9, 1.4995 / 3, 1.5),  # half of the samples
+        (2.0, ALONE, 1.9, 1.9995 / 3, 2.0),  # so long a call may touch much memory
+        (1.5, {**ALONE, "waits": 1}, 1.9, 1.4995 / 1.15, None),  # it may wait less on an idle host
+        (None, ALONE, 1.9, None, None),
+        (1.5, {"process_s": 1.9, "thread_s": 1.0}, 1.9, None, None),
+        (1.5, {"process_s": 1.9, "thread_s": 1.0}, 1.0, (900 / 2 - 150) / 2, None),
+        (300.0, ALONE, 1.0, (900 / 2 - 150) / 2, 300.0),
+    ],
+)
+def test_of_a_busy_host_bounds_say_what_a_call_would_take_without_others(
+    monkeypatch, cpu_ms, own, busy_s, least_ms, most_ms
+):
+    """Two samples of 900 ms, within a second on two CPUs."""
+    began = CpuTimes(5.0, 2, 0.0, 0.0, 0.0)
+    monkeypatch.setattr(host_load, "read", lambda: CpuTimes(6.0, 2, busy_s, 0.0, 0.0, **own))
+    call = made_up.measured(900 * MS, samples_ns=(900 * MS,) * 2, cpu_ns=cpu_ms and cpu_ms * MS)
+    seen = host_load.HostLoadObservation(began, began).finish(call).values
+    assert seen[LEAST] == (least_ms and pytest.approx(least_ms * MS))
+    assert seen[MOST] == (most_ms and most_ms * MS)
+    assert seen[LOOP] > 0
 
 
 class Noting(Observer):
