@@ -433,12 +433,9 @@ def _unless_busy(
     slowed = {VerdictKind.SLOWER: new, VerdictKind.FASTER: old}.get(verdict.kind, ())
     if not _busy(slowed):
         return verdict
-    share, when = (
-        _others(slowed),
-        "of the host's CPUs meanwhile" if slowed is new else "of the host's CPUs before",
-    )
-    reason = f"{verdict.reason}, but other programs used {100 * share:.0f} % {when}"
-    return structs.replace(verdict, kind=VerdictKind.UNDECIDED, reason=reason, others_share=share)
+    when = "of the host's CPUs meanwhile" if slowed is new else "of the host's CPUs before"
+    reason = f"{verdict.reason}, but other programs used {100 * _others(slowed):.0f} % {when}"
+    return structs.replace(verdict, kind=VerdictKind.UNDECIDED, reason=reason, others_share=_others(slowed))
 
 
 def _others(times: Iterable[Measurement]) -> float:
@@ -465,11 +462,11 @@ def _at_most(old: Measurement) -> Measurement:
 def _at_least(new: Sequence[Measurement], old: Sequence[Measurement]) -> list[Measurement]:
     """Returns times as they would be at least without other programs.
 
-    If the old times were beside others, too, CPU times are compared as they are. Else a fixed loop tells how
-    much slower the CPUs are, as where others share their cores. Other code may lose twice as much as that
+    If the old ones were beside as busy programs, CPU times are compared as they are. Else a fixed loop tells
+    how much slower the CPUs are, as where others share their cores. Other code may lose twice as much as that
     loop. Where it is not known, we take the CPUs for half as fast.
     """
-    alike = all(timed.seen(LOAD, MOST) for timed in old)
+    alike = all(timed.seen(LOAD, MOST) and 2 * _others([timed]) >= _others(new) for timed in old)
     loops = [loop for timed in old if (loop := timed.seen(LOAD, LOOP))]
 
     def at_least(timed: Measurement) -> Measurement:

@@ -339,6 +339,7 @@ OLD_LOOP = {"load": {"loop_ns": 100.0}}
         ({"most_ns": 0.8 * BASE_NS}, beside(0.5, most_ns=0.7 * BASE_NS), SLOWER),
         ({"most_ns": 0.8 * BASE_NS}, beside(0.5, most_ns=0.8 * BASE_NS), UNDECIDED),
         ({"most_ns": 0.8 * BASE_NS}, beside(0.5), UNDECIDED),
+        ({"most_ns": 0.8 * BASE_NS}, beside(0.24, most_ns=0.7 * BASE_NS), UNDECIDED),
     ],
 )
 def test_on_a_busy_host_a_time_is_slower_by_what_others_cannot_explain(new_load, old, kind):
