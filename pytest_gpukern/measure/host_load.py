@@ -6,6 +6,7 @@ Others are all but this process and those it started: other workers of a run dis
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import resource
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_gpukern.gpu.processes import stat_of
-from pytest_gpukern.measure.observers import Observation, ObservedCall, Observer, Seen
+from pytest_gpukern.measure.observers import Bench, Observation, ObservedCall, Observer, Seen
 from pytest_gpukern.timers.timer import Timer
 from pytest_gpukern.values.result import Measurement, Value
 from pytest_gpukern.values.timer_table import timer_row
@@ -25,9 +26,9 @@ BUSY_HOST = 0.1
 Where others used 30 to 50 % of two CPUs, calls of one thread took 14 to 21 % longer, some 110 %.
 """
 _LONG_ENOUGH_S = 0.3
-"""Linux counts in steps of 10 ms: within this time they add up to less than a tenth of one CPU."""
+"""Of one CPU, since Linux counts in steps of 10 ms. Of N up to eight, it is 1/√N: their steps cancel."""
 _FEWEST_FREE = 8
-"""If we fill a larger machine ourselves, one other program slows all our threads that wait for one."""
+"""CPUs. If we fill a larger machine ourselves, one other program slows all our threads that wait for one."""
 
 
 LOAD, OTHERS_SHARE = "load", "others_share"
@@ -50,27 +51,22 @@ _READING_NS = 500.0  # of a sample's CPU time are the clocks themselves
 class HostLoadObserver(Observer):
     """Reads the host's counters also ahead of measurements, since many are shorter than the counters tell."""
 
-    _readings: tuple[CpuTimes, ...] = ()
+    def __init__(self, name: str, bench: Bench) -> None:
+        super().__init__(name, bench)
+        self._earlier: list[CpuTimes] = []
+        self.begin_test()
 
     def begin_test(self) -> None:
-        self._earlier_than(read())
+        """Reads, and forgets what is older than the last reading that is old enough, also of tests before."""
+        if (now := read()) is not None:
+            old = [earlier for earlier in self._earlier if earlier.is_long_before(now)]
+            self._earlier = [*old[-1:], *self._earlier[len(old) :], now]
 
     def observe(self, call: ObservedCall, timer: Timer) -> Observation | None:  # noqa: ARG002
-        began = None if timer_row(timer.name).device_timed else read()
-        earlier = self._earlier_than(began)
-        return None if began is None or earlier is None else HostLoadObservation(earlier, began)
-
-    def _earlier_than(self, now: CpuTimes | None) -> CpuTimes | None:
-        """Keeps a reading; returns the last one that is long enough before it, or the first.
-
-        That may be of an earlier test. If each began anew, each short one would wait for most of 0.3 s.
-        """
-        if now is None:
+        if timer_row(timer.name).device_timed:
             return None
-        self._readings += (now,)
-        while len(self._readings) > 1 and now.at_s - self._readings[1].at_s >= _LONG_ENOUGH_S:
-            self._readings = self._readings[1:]
-        return self._readings[0]
+        self.begin_test()
+        return HostLoadObservation(tuple(self._earlier)) if self._earlier else None
 
 
 @dataclass(frozen=True)
@@ -81,21 +77,23 @@ class HostLoadObservation(Observation):
     others were, we look at the measurement and what follows.
     """
 
-    earlier: CpuTimes
-    began: CpuTimes
+    readings: tuple[CpuTimes, ...]
+
+    @property
+    def began(self) -> CpuTimes:
+        return self.readings[-1]
 
     def finish(self, measurement: Measurement) -> Seen:
-        """Returns the share of others; waits for the rest of 0.3 s if only that tells it."""
-        ended = now = read()
-        share = None
-        if now is not None and now.at_s - self.began.at_s < _LONG_ENOUGH_S <= now.at_s - self.earlier.at_s:
-            share = share_of_others(self.earlier, now)
-        if share is None or share >= BUSY_HOST:
-            time.sleep(max(0.0, self.began.at_s + _LONG_ENOUGH_S - time.monotonic()))
-            now = read()
-            share = None if now is None else share_of_others(self.began, now)
-        if ended is None or now is None or share is None:
+        """Returns the share of others; waits for the rest of the time that tells it if only that does."""
+        if (ended := read()) is None:
             return Seen()
+        now, old = ended, [earlier for earlier in self.readings if earlier.is_long_before(ended)]
+        share = share_of_others(old[-1], now) if old else None
+        if share is None or (share >= BUSY_HOST and old[-1] is not self.began):
+            time.sleep(max(0.0, self.began.at_s + _long_enough_s(now.cpus) - time.monotonic()))
+            if (later := read()) is None:
+                return Seen()
+            now, share = later, share_of_others(self.began, later)
         seen: dict[str, Value] = {OTHERS_SHARE: share, LOOP: _loop_ns()}
         if share >= BUSY_HOST:
             seen |= self._on_an_idle_host(measurement, ended, 1 - used_by_others(self.began, now) / now.cpus)
@@ -135,6 +133,13 @@ class CpuTimes(NamedTuple):
     thread_s: float = 0.0
     waits: int = 0
     preemptions: int = 0
+
+    def is_long_before(self, now: CpuTimes) -> bool:
+        return now.at_s - self.at_s >= _long_enough_s(now.cpus)
+
+
+def _long_enough_s(cpus: int) -> float:
+    return _LONG_ENOUGH_S / math.sqrt(min(cpus, _FEWEST_FREE))
 
 
 def share_of_others(since: CpuTimes, now: CpuTimes) -> float:
