@@ -14,7 +14,7 @@ from pytest_gpukern.baseline.same_work import SameWork, same_work
 
 NO, SEEN, ALL = SameWork.NO, SameWork.SEEN, SameWork.ALL
 MOMENT = "2026-11-01T12:00:00Z"
-FILES = {"files": {"test_it.py": "1f"}}
+FILES = {"files": "1f"}
 KERNEL, END_TO_END, TRANSFER, LAUNCH = (
     f"{scope}/event/cold" for scope in ("kernel", "end_to_end", "transfer", "launch")
 )
@@ -128,7 +128,7 @@ def test_other_launches_copies_or_orders_are_other_work(work):
 def test_scalars_tell_all_of_one_kernel_and_files_of_any_call(work, key, by_scalars):
     now, unknown = session(*work, **FILES), {"scalars": None, "inputs": None}
     assert compared(now, now, key) is ALL
-    assert compared(now, session(*work, files={"test_it.py": "2f"}), key) is by_scalars
+    assert compared(now, session(*work, files="2f"), key) is by_scalars
     if key != TRANSFER:
         assert compared(session(*work, **FILES, **unknown), session(*work, **FILES, **unknown), key) is ALL
         assert compared(session(*work, **unknown), session(*work, **unknown), key) is SEEN
