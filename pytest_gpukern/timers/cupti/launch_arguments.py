@@ -58,7 +58,7 @@ def _arguments(call: str, parameters: int, handle: int) -> Arguments | None:
     parts: list[bytes | int] = []
     for number, (offset, size) in enumerate(sizes):
         place = _word(pointers + 8 * number) if pointers else options[_BUFFER] + offset
-        parts += _parts(library, ctypes.string_at(place, size), -offset % 8)
+        parts += _parts(library, ctypes.string_at(place, size))
     return tuple(parts)
 
 
@@ -78,10 +78,10 @@ def _sizes(library: Any, handle: int) -> Iterator[tuple[int, int]]:
             return
 
 
-def _parts(library: Any, content: bytes, start: int) -> Iterator[bytes | int]:
+def _parts(library: Any, content: bytes) -> Iterator[bytes | int]:
     """Yields an argument's bytes, and the aligned words among them that are addresses."""
     plain = 0
-    for at in range(start, len(content) - 7, 8):
+    for at in range(0, len(content) - 7, 8):
         word = int.from_bytes(content[at : at + 8], "little")
         if word >= _LOWEST_ADDRESS and _is_address(library, word):
             yield content[plain:at]

@@ -78,13 +78,30 @@ def on(**changes):
         (on(max_sm_clock_mhz=1200), NO),
         (on(power_limit_w=300.0), NO),
         (on(device_model_key="h100"), NO),
+        ({"inputs": None, **FILES}, SEEN),
         ({"measurements": ()}, NO),
     ],
 )
 def test_what_has_to_agree_besides_the_work(changed, expected):
-    for now, before in ((session(), session(**changed)), (session(**changed), session())):
+    files = {name: of for name, of in changed.items() if name == "files"}
+    both = session(**files), session(**changed)
+    for now, before in (both, both[::-1]):
         assert same_work(now, before, KERNEL) is expected
         assert not before.measurements or compared(now, before) is expected
+
+
+def test_what_is_known_of_neither_session_is_not_known_to_be_the_same():
+    unknown = structs.replace(ONE.kernel, machine_code_sha256=None)
+    for changed, expected in (
+        ({"kernels": (unknown,)}, NO),
+        ({"inputs": None}, SEEN),
+        ({"scalars": None}, SEEN),
+    ):
+        assert compared(session(**changed), session(**changed)) is expected
+    times = session(**FILES).measurements
+    unordered = (structs.replace(times[0], order=()), *times[1:])
+    of_a_glance = [session(measurements=unordered, **FILES) for _ in "ab"]
+    assert (compared(*of_a_glance, END_TO_END), compared(*of_a_glance)) == (NO, ALL)
 
 
 def test_another_version_of_the_problem_and_a_host_variant_never_do_the_same():

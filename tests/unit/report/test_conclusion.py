@@ -5,8 +5,8 @@ from made_up_results import measured, result, verdict
 from msgspec import structs
 
 from pytest_gpukern.baseline.record import Epoch, Record
-from pytest_gpukern.report.conclusion import cards, headline
-from pytest_gpukern.report.run import RunResults
+from pytest_gpukern.report.conclusion import cards, context, headline
+from pytest_gpukern.report.run import BASELINE, RunResults
 from pytest_gpukern.values.fingerprint import Fingerprint
 
 
@@ -60,3 +60,18 @@ def test_only_what_runs_on_a_gpu_can_be_on_another_card_than_recorded(label, tol
         history={now.nodeid: Record(now.case.id, (Epoch("2026-11-01T00:00:00+00:00", (before,)),), "x")},
     )
     assert run.on_another_card is told
+
+
+def test_what_a_run_could_not_have_seen_is_said_of_times_that_were_judged_by_time():
+    open_still = {"detectable": 1.3, "threshold": 0.02}
+    on_card = judged_as("SAME CODE", other_card=True, **open_still)
+    recorded = structs.replace(on_card, fingerprint=Fingerprint(device_uuid="B"))
+    record = Record(on_card.case.id, (Epoch("2026-11-01T00:00:00+00:00", (recorded,)),), "x")
+    card = structs.replace(on_card, fingerprint=Fingerprint(device_uuid="A"))
+    for others, told in (
+        ([], []),
+        ([judged_as("UNDECIDED", backend="host", **open_still)], ["sessions spread"]),
+    ):
+        run = RunResults([card, *others], history={card.nodeid: record}, compared_with=BASELINE)
+        seen = [line for line in context(run) if "nothing is caught" in line]
+        assert [line[: len("sessions spread")] for line in seen] == told
