@@ -303,7 +303,7 @@ def settled_beside(settled: Settled, environment: Environment, marker: MarkerOpt
     others = {key: newest(record.past(key)) for key, verdict in verdicts.items() if verdict.other_card}
     as_recorded = {key for key, of in others.items() if conditions_of(result, key) == conditions_of(of, key)}
     other_work = {key for key in as_recorded if same_work(result, others[key], key) is SameWork.NO}
-    other_files = {key for key in as_recorded if others[key].files not in ({}, result.files)}
+    other_files = {key for key in as_recorded if others[key].files not in (None, result.files)}
     undecided = {key for key in other_work | other_files if verdicts[key].kind is VerdictKind.UNDECIDED}
     left = [key for key in others if verdicts[key].suspected or verdicts[key].unconfirmed or key in undecided]
     if not left or environment.beside is None or environment.settings.baseline != "compare":
