@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 from made_up_runs import whole_run
 from msgspec import structs
+from repositories import Repository
 
 from pytest_gpukern.gpu.fingerprint import take_fingerprint
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 from .conftest import FIRST, KERNEL_PROBLEM, SECOND, repeat_sessions, results_in
 from .fake_gpu import MODEL_KEY
+from .test_against import run as in_a_run
 
 ON_HOST = "doubling/host.third/n=8"
 PROBLEM = KERNEL_PROBLEM.replace(
@@ -200,6 +202,38 @@ def test_a_suspicion_that_fresh_sessions_leave_open_is_decided_by_the_code(judge
     assert judged()["kind"] == "SAME CODE"
     launch()
     assert judged()["kind"] == "UNDECIDED"
+
+
+PLAIN = """
+import json, os
+from rounds import ROUNDS
+
+def call():
+    pass
+
+call.takes_ns = ROUNDS * float(os.environ.get("CARD", 1))
+call.kernel = json.dumps({"registers": 32, "code": "beef"})
+
+def test_rounds(gpu_benchmark):
+    gpu_benchmark(call)
+"""
+
+
+def test_a_plain_test_does_the_same_if_no_file_that_it_loads_has_changed(tmp_path):
+    """Its inputs and arguments are not known."""
+    repository = Repository(tmp_path / "project")
+    repository.commit(rounds="ROUNDS = 1000", other="ROUNDS = 7", test_plain=PLAIN)
+    in_a_run(repository, "--gpukern-baseline=create", "--gpukern-sessions=3")
+    repository.commit()
+    report = ("--gpukern-baseline=compare", "--gpukern-report=run.json")
+    for changed, expected in (
+        ({"other": "ROUNDS = 8"}, "SAME CODE"),
+        ({"rounds": "ROUNDS = 1100"}, "SLOWER"),  # beside the commit of the record
+    ):
+        repository.write(**changed)
+        in_a_run(repository, *report, FAKE_GPUS="GPU-0ddd", CARD="1.05")
+        (found,) = results_in(repository.top / "run.json").values()
+        assert [of["kind"] for of in found["verdicts"].values()] == [expected]
 
 
 @pytest.mark.parametrize("on_record", [{}, ANOTHER_CARD], ids=["card", "another"])
