@@ -123,8 +123,10 @@ class MachineCode:
         launches = [launch for launch in self._arguments if launch[0] in kernels]
         calls = range(0, len(launches), max(1, len(kernels)))
         found = {_described(launches[at : at + len(kernels)], kernels, arrays) for at in calls}
-        known = len(found) == 1 and not any(map(self._may_read_variables, {*kernels}))
-        return found.pop() if known else None
+        described = found.pop() if len(found) == 1 else None
+        if described is None or any(map(self._may_read_variables, {*kernels})):  # which may search for 22 ms
+            return None
+        return described
 
     def _may_read_variables(self, kernel: str) -> bool:
         modules, _ = self._modules_of(kernel)
