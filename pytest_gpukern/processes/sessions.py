@@ -9,7 +9,8 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +23,7 @@ from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.processes import messages
 from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.process import TO_END_S, Gone, Process, last_lines
+from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.note import NotRun
 from pytest_gpukern.values.result import JsonDict, Result
 from pytest_gpukern.values.stored import plain
@@ -182,6 +184,72 @@ class ChildSessions:
         ran.status = process.status(TIMEOUT_S if request.command_prefix else TO_END_S)
         ran.ended_early = bool(left)
         ran.problem = lost if left else ran.what_is_missing(request.nodeids, process.said)
+
+
+_OURS = ("pytest_gpukern.session.collection", "pytest_gpukern.run.measured_test")
+_LIBRARIES = dict.fromkeys(name for row in BACKENDS.values() for name in row.imports)
+
+
+class Waiting:
+    """Starts the sessions to come while one measures: they import libraries, and wait for their turn.
+
+    They import the parts of this plugin that a session needs. As a finder of `sys.meta_path` that finds
+    nothing, it has them import each library of a backend as soon as this process begins to.
+
+    Args:
+        start: starts one, of the base or of the working tree.
+        most: how many wait at a time, if there are processors beside the measuring one; 0 for none.
+        tell: is given a line if one ends before its turn. Then no more are started.
+        libraries: what they import; None for all libraries that this process has imported.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[bool], Process],
+        most: int,
+        tell: Callable[[str], object],
+        libraries: Iterable[str] | None = None,
+    ) -> None:
+        self._start = start
+        self._most = min(most, len(os.sched_getaffinity(0)) - 1) if sys.platform == "linux" else 0
+        self._tell = tell
+        self._processes: dict[bool, list[Process]] = {True: [], False: []}
+        known = [name for name in _LIBRARIES if name in sys.modules]
+        self._imported = [*_OURS, *(known if libraries is None else libraries)]
+        sys.meta_path.insert(0, self)
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
+        if name in _LIBRARIES and name not in self._imported:
+            self._imported.append(name)
+            for process in (*self._processes[True], *self._processes[False]):
+                process.imports(name)
+
+    def take(self, on_base: bool, coming: Sequence[bool]) -> Process | None:
+        """Returns the session of a side that waits, or None, and starts those that come after it."""
+        waiting = self._processes[on_base]
+        process = waiting.pop(0) if waiting else None
+        if process is not None and process.has_ended:
+            self._tell(f"sessions import nothing before their turn any more: {last_lines(process.said)}")
+            self._most = 0
+            process.kill()
+            process = None
+        self.prepare(coming)
+        return process
+
+    def prepare(self, coming: Sequence[bool]) -> None:
+        wanted = coming[: self._most]
+        for side, waiting in self._processes.items():
+            for _ in range(wanted.count(side) - len(waiting)):
+                waiting.append(self._start(side))
+                for name in self._imported:
+                    waiting[-1].imports(name)
+
+    def close(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        for waiting in self._processes.values():
+            while waiting:
+                waiting.pop().kill()
 
 
 class Ending(NamedTuple):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -19,16 +18,17 @@ from msgspec import structs
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.process import Process
-from pytest_gpukern.processes.sessions import ChildSessions, Ending
+from pytest_gpukern.processes.sessions import ChildSessions, Ending, Waiting
 from pytest_gpukern.report.run import AGAINST
 from pytest_gpukern.report.units import SHOWN, counted, named
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import AgainstError, Revisions, recorded_on, resolve, set_up, worktree
-from pytest_gpukern.revisions.trees import BOTH, Trees, Turns, Waiting
+from pytest_gpukern.revisions.trees import BOTH, Trees, Turns
 from pytest_gpukern.session import stash
 from pytest_gpukern.session.item import marker_of, measures_in
 from pytest_gpukern.session.plan import Ahead
 from pytest_gpukern.values.atomic_file import TemporaryFolder
+from pytest_gpukern.values.backend_table import imports_of
 from pytest_gpukern.values.fingerprint import Provenance
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
@@ -103,10 +103,7 @@ class Against:
         self._worktree = _checked_out(self._config, self._revisions, self._held)
         self._folder = Path(self._held.enter_context(TemporaryFolder("run")))
         self._host = HostTurns(self._folder)
-        most = 0
-        if stash.environment_of(self._config).gpu.measures and sys.platform == "linux":
-            # Each needs a processor beside the measuring one.
-            most = min(_MOST_AHEAD, len(os.sched_getaffinity(0)) - 1)
+        most = _MOST_AHEAD if stash.environment_of(self._config).gpu.measures else 0
         self._waiting = waiting = Waiting(self._start, most, self._say)
         self._held.callback(waiting.close)
         return waiting
@@ -189,7 +186,7 @@ def measured_beside(
                 moved = trees.moved if on_base else {}
                 return children.start(ChildRequest(moved=moved, environ=environ), turns=host)
 
-            waiting = Waiting(start, _MOST_AHEAD, lambda _: None)
+            waiting = Waiting(start, _MOST_AHEAD, lambda _: None, imports_of(result.case.backend))
             held.callback(waiting.close)
             turns = Turns(
                 trees,

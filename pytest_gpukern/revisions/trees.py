@@ -19,14 +19,12 @@ from typing import Any
 
 from pytest_gpukern.gate.change import FRESH_PAIRS, MOST_FRESH_PAIRS
 from pytest_gpukern.processes.messages import ChildRequest, LoadedModule
-from pytest_gpukern.processes.process import Process, last_lines
-from pytest_gpukern.processes.sessions import ChildRun, ChildSessions
+from pytest_gpukern.processes.sessions import ChildRun, ChildSessions, Waiting
 from pytest_gpukern.report import units
 from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import AgainstError, Revisions
 from pytest_gpukern.revisions.judging import Both, Conclusion
-from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.result import Correctness, SessionRole
 
 
@@ -55,64 +53,6 @@ class Trees:
             elif not folder.is_relative_to(head.top) and head.holds(lies / "module.py"):  # by way of a link
                 moved[entry] = str(base.top / lies.relative_to(head.top))
         return cls(base, head, moved)
-
-
-_OURS = ("pytest_gpukern.session.collection", "pytest_gpukern.run.measured_test")
-_LIBRARIES = tuple(name for row in BACKENDS.values() for name in row.imports)
-
-
-class Waiting:
-    """Starts the sessions to come while one measures: they import libraries, and wait for their turn.
-
-    They import the parts of this plugin that a session needs. As a finder of `sys.meta_path` that finds
-    nothing, it has them import each library of a backend as soon as this process begins to.
-
-    Args:
-        start: starts one, of the base or of the working tree.
-        most: how many wait at a time; 0 for none.
-        tell: is given a line if one ends before its turn. Then no more are started.
-    """
-
-    def __init__(self, start: Callable[[bool], Process], most: int, tell: Callable[[str], None]) -> None:
-        self._start = start
-        self._most = most
-        self._tell = tell
-        self._processes: dict[bool, list[Process]] = {True: [], False: []}
-        self._imported = [*_OURS, *(name for name in _LIBRARIES if name in sys.modules)]
-        sys.meta_path.insert(0, self)
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
-        if name in _LIBRARIES and name not in self._imported:
-            self._imported.append(name)
-            for process in (*self._processes[True], *self._processes[False]):
-                process.imports(name)
-
-    def take(self, on_base: bool, coming: Sequence[bool]) -> Process | None:
-        """Returns the session of a side that waits, or None, and starts those that come after it."""
-        waiting = self._processes[on_base]
-        process = waiting.pop(0) if waiting else None
-        if process is not None and process.has_ended:
-            self._tell(f"sessions import nothing before their turn any more: {last_lines(process.said)}")
-            self._most = 0
-            process.kill()
-            process = None
-        self.prepare(coming)
-        return process
-
-    def prepare(self, coming: Sequence[bool]) -> None:
-        wanted = coming[: self._most]
-        for side, waiting in self._processes.items():
-            for _ in range(wanted.count(side) - len(waiting)):
-                waiting.append(self._start(side))
-                for name in self._imported:
-                    waiting[-1].imports(name)
-
-    def close(self) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-        for waiting in self._processes.values():
-            while waiting:
-                waiting.pop().kill()
 
 
 BOTH = (True, False)

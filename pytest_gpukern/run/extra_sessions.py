@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
 from pytest_gpukern.baseline.merge import WriteReport, confirmed_slower, sessions_to_record
 from pytest_gpukern.baseline.store import unfit
+from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.messages import ChildRequest
-from pytest_gpukern.processes.sessions import ChildRun, ChildSessions
+from pytest_gpukern.processes.sessions import ChildRun, ChildSessions, Waiting
+from pytest_gpukern.values.atomic_file import TemporaryFolder
+from pytest_gpukern.values.backend_table import imports_of
 from pytest_gpukern.values.grouping import grouped
+from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.result import Result, SessionRole
 from pytest_gpukern.values.untrusted_json import first_line
 
@@ -46,36 +52,59 @@ def measure_extra_sessions(
     environ: Mapping[str, str],
     role: SessionRole = SessionRole.FURTHER,
     progress: Callable[[int, int, int], None] | None = None,
+    ahead: Iterable[str] | None = None,
 ) -> dict[str, ExtraSessions]:
     """Runs tests in fresh sessions, one whole session after the other, so that a test's sessions lie apart.
 
     A test is refused, and left out of later sessions, if it fails, is skipped, has no valid measurement, is
     not found or kills its process. `numbers` tells one session from another. `progress` gets the session's
-    number, how many of its tests have ended, and how many there are.
+    number, how many of its tests have ended, and how many there are. Unless `ahead` is None, each session
+    but the first imports these libraries beside the one before it, as `Waiting` says.
     """
     extra, problems = dict.fromkeys(nodeids, ExtraSessions()), list[str]()
-    for number in numbers:
-        wanted = tuple(nodeid for nodeid in nodeids if not extra[nodeid].refused)
-        if not wanted:
-            break
-        of_session = None
-        if progress is not None:
-            progress(number, 0, len(wanted))
-            of_session = functools.partial(progress, number)
-        run = children.run(ChildRequest(wanted, environ=environ), of_session)
-        if run.problem is not None:
-            problems.append(f"session {number}: {run.problem}")
-        for nodeid in wanted:
-            results, reason = extra[nodeid].results, _why_refused(run, nodeid)
-            if reason is not None:
-                extra[nodeid] = ExtraSessions(results, True, f"session {number}: {reason}")
-            elif (result := run.result_of(nodeid)) is not None:
-                extra[nodeid] = ExtraSessions((*results, structs.replace(result, role=role)))
+    with _waiting(children, environ, ahead) as (waiting, environ):
+        for number in numbers:
+            wanted = tuple(nodeid for nodeid in nodeids if not extra[nodeid].refused)
+            if not wanted:
+                break
+            of_session = None
+            if progress is not None:
+                progress(number, 0, len(wanted))
+                of_session = functools.partial(progress, number)
+            started = waiting.take(False, [False] * (numbers[-1] - number))
+            run = children.run(ChildRequest(wanted, environ=environ), of_session, started)
+            if run.problem is not None:
+                problems.append(f"session {number}: {run.problem}")
+            for nodeid in wanted:
+                results, reason = extra[nodeid].results, _why_refused(run, nodeid)
+                if reason is not None:
+                    extra[nodeid] = ExtraSessions(results, True, f"session {number}: {reason}")
+                elif (result := run.result_of(nodeid)) is not None:
+                    extra[nodeid] = ExtraSessions((*results, structs.replace(result, role=role)))
     for nodeid, (results, refused, _) in extra.items():
         if not refused and len(results) < len(numbers):
             reason = "; ".join(problems) or f"only {len(results)} of {len(numbers)} sessions measured it"
             extra[nodeid] = ExtraSessions(results, reason=reason)
     return extra
+
+
+@contextmanager
+def _waiting(
+    children: ChildSessions, environ: Mapping[str, str], ahead: Iterable[str] | None
+) -> Iterator[tuple[Waiting, Mapping[str, str]]]:
+    """Makes what starts sessions ahead of their turn, and returns it with the environment of all sessions.
+
+    In that they find a folder of locks: none imports while another one times something on the host.
+    """
+    with ExitStack() as held:
+        most = 0 if ahead is None else 1
+        if most and RUN_FOLDER_VARIABLE not in environ:
+            environ = {**environ, RUN_FOLDER_VARIABLE: held.enter_context(TemporaryFolder("run"))}
+        turns = HostTurns(Path(environ[RUN_FOLDER_VARIABLE]) if most else None)
+        request = ChildRequest(environ=environ)
+        waiting = Waiting(lambda _: children.start(request, turns=turns), most, lambda _: None, ahead)
+        held.callback(waiting.close)
+        yield waiting, environ
 
 
 def _why_refused(run: ChildRun, nodeid: str) -> str | None:
@@ -130,12 +159,14 @@ class Recording:
         on_cards = ((results[nodeid].fingerprint.device_uuid, nodeid) for nodeid in nodeids)
         by_gpu = grouped((uuid if uuid in cards else None, nodeid) for uuid, nodeid in on_cards)
         for uuid, tests in by_gpu.items():
+            libraries = {name: None for test in tests for name in imports_of(results[test].case.backend)}
             extra |= measure_extra_sessions(
                 dataclasses.replace(environment.children, card=uuid or environment.children.card),
                 tests,
                 range(2, sessions + 1),
                 environ=environment.gpu.for_children,
                 progress=show,
+                ahead=libraries if environment.gpu.measures else None,
             )
             done += len(tests) * count
         self.extra = extra

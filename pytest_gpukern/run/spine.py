@@ -33,7 +33,7 @@ from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.run.extra_sessions import measure_extra_sessions
 from pytest_gpukern.timers.cupti import machine_code
 from pytest_gpukern.timers.timer import TimerUnavailable
-from pytest_gpukern.values.backend_table import distributions_of_others
+from pytest_gpukern.values.backend_table import distributions_of_others, imports_of
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import Note
@@ -421,6 +421,7 @@ def _measure_in_fresh_processes(
             range(before + 1, before + count + 1),
             environ=environment.gpu.for_children,
             role=role,
+            ahead=imports_of(result.case.backend) if environment.gpu.measures else None,
         )[result.nodeid]
     return list(extra.results), extra.reason
 

@@ -112,7 +112,7 @@ BACKENDS: dict[str, BackendRow] = {
         captured_by="triton:TritonStandIn",
         compilers=("triton",),
         packages=("triton",),
-        imports=("triton",),
+        imports=("torch", "triton"),
         distributions=("triton",),
     ),
     "dask": BackendRow(
@@ -128,6 +128,12 @@ BACKENDS: dict[str, BackendRow] = {
 def cuda_packages() -> set[str]:
     """Returns the top-level Python packages whose errors are CUDA's or a backend's."""
     return {"cuda"}.union(*(row.packages for row in BACKENDS.values()))
+
+
+def imports_of(backend: str | None) -> tuple[str, ...]:
+    """Returns what a session of a case imports before its turn; nothing of a plain test (None)."""
+    row = BACKENDS.get(backend or "")
+    return () if row is None else row.imports
 
 
 def runs_on_gpu(backend: str | None) -> bool:

@@ -149,7 +149,7 @@ def _no_further_processes(request, monkeypatch):
         last[result.nodeid] = result
         return judged(result, *args)
 
-    def replay(self, request, progress=None):
+    def replay(self, request, progress, started):
         process = secrets.token_hex(4)
         found = {
             nodeid: Ending("passed", "", structs.replace(last[nodeid], session=process, verdicts={}))
@@ -162,6 +162,7 @@ def _no_further_processes(request, monkeypatch):
     monkeypatch.setattr(state, "ISOLATED_WHEN_MEASURED", False)
     monkeypatch.setattr(settling, "judged_by_record", noted)
     monkeypatch.setattr(ChildSessions, "run", replay)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})  # so none waits beside another one
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from unittest.mock import Mock
 
 import pytest
 from made_up_runs import whole_run
@@ -190,7 +191,7 @@ def test_sessions_of_a_host_variant_may_be_given_a_timer_of_gpus(project, pytest
 
 
 def test_a_suspicion_that_no_session_can_decide_is_invalid_and_not_appended(recorded, monkeypatch, pytester):
-    def died(self, request, progress=None):
+    def died(self, request, progress, started):
         problem = f"it ended by SIGSEGV while running {request.nodeids[0]}"
         return ChildRun(problem=problem, during=request.nodeids[0], ended_early=True, status=-11)
 
@@ -208,14 +209,29 @@ def test_a_suspicion_that_no_session_can_decide_is_invalid_and_not_appended(reco
     assert (recorded_sessions(pytester, FIRST), recorded_sessions(pytester, SECOND)) == (3, 4)
 
 
+def test_a_session_that_records_or_confirms_imports_its_backend_beside_the_one_before(gpu, monkeypatch):
+    waiting = []
+
+    def start(self, request, turns):
+        waiting.append(Mock(has_ended=False))
+        return waiting[-1]
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(ChildSessions, "start", start)
+    gpu("--gpukern-baseline=create", "--gpukern-sessions=3").assert_outcomes(passed=2)
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    gpu().assert_outcomes(passed=1, failed=1)
+    assert [each.imports.call_args.args[0] for each in waiting] == ["numba.cuda"] * 2
+
+
 @pytest.fixture
 def asked(monkeypatch):
     """The tests that child sessions are asked to run, which are replayed."""
     replayed, asked = ChildSessions.run, []
 
-    def noted(self, request, progress=None):
+    def noted(self, request, *others):
         asked.append(request.nodeids)
-        return replayed(self, request, progress)
+        return replayed(self, request, *others)
 
     monkeypatch.setattr(ChildSessions, "run", noted)
     return asked
@@ -247,10 +263,10 @@ def test_the_device_is_not_held_while_child_sessions_run(gpu, pytester, monkeypa
 
     lock, replayed, asked = Lock(), ChildSessions.run, []
 
-    def run(self, request, progress=None):
+    def run(self, request, *others):
         assert lock.held == 0
         asked.extend(nodeid.partition("::")[2].partition("[")[0] for nodeid in request.nodeids)
-        return replayed(self, request, progress)
+        return replayed(self, request, *others)
 
     path = pytester.path / "test_doubling.py"
     path.write_text(path.read_text() + OTHER_TESTS)

@@ -14,10 +14,10 @@ from msgspec import structs
 from test_against_judging import known
 
 from pytest_gpukern.processes.messages import LoadedModule
-from pytest_gpukern.processes.sessions import ChildRun, Ending
+from pytest_gpukern.processes.sessions import ChildRun, Ending, Waiting
 from pytest_gpukern.revisions.git import AgainstError, Revisions
 from pytest_gpukern.revisions.judging import failure_on_base
-from pytest_gpukern.revisions.trees import Tree, Trees, Turns, Waiting
+from pytest_gpukern.revisions.trees import Tree, Trees, Turns
 from pytest_gpukern.values.result import Correctness
 
 A = "test_it.py::test_a"
@@ -116,8 +116,9 @@ def test_what_does_the_same_on_both_sides_is_asked_once_and_of_the_others_no_tim
 
 
 @pytest.fixture
-def started():
+def started(monkeypatch):
     """The sessions that were started, in order; calling it starts another one, which waits for its turn."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(3))
     said = "importing\ntorch makes a CUDA context when it is imported\n"
 
     class Started(list):
@@ -158,7 +159,7 @@ def test_sessions_that_wait_import_what_this_process_imports_and_only_that(tmp_p
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("known_early")
     libraries = ("known_early", "known_late", "known_never")
-    monkeypatch.setattr("pytest_gpukern.revisions.trees._LIBRARIES", libraries)
+    monkeypatch.setattr("pytest_gpukern.processes.sessions._LIBRARIES", libraries)
     waiting = Waiting(started, 2, str)
     try:
         waiting.prepare([True])

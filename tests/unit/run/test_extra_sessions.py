@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from unittest.mock import Mock
+
 import pytest
 from made_up_results import measured, result
 from msgspec import structs
 
 from pytest_gpukern.processes.sessions import ChildRun, Ending
 from pytest_gpukern.run.extra_sessions import measure_extra_sessions
+from pytest_gpukern.values.backend_table import BACKENDS
+from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.result import SessionRole
 
 A, B, C = "t.py::a", "t.py::b", "t.py::c"
@@ -19,11 +24,17 @@ class Children:
 
     def __init__(self, *runs):
         self._runs = list(runs)
-        self.asked = []
+        self.asked, self.started, self.waiting = [], [], []
 
-    def run(self, request, progress=None):
-        assert request.environ == {"X": "1"}
+    def start(self, request, turns):
+        assert Path(request.environ[RUN_FOLDER_VARIABLE]) == turns.folder
+        self.waiting.append(Mock(has_ended=False))
+        return self.waiting[-1]
+
+    def run(self, request, progress, started):
+        assert request.environ["X"] == "1"
         self.asked.append(request.nodeids)
+        self.started.append((started, len(self.waiting)))
         if progress is not None:
             progress(1, len(request.nodeids))
         return self._runs.pop(0)
@@ -77,3 +88,18 @@ def test_a_test_that_kills_its_process_is_refused_and_later_tests_have_a_session
     why = "session 2: it ended by SIGSEGV"
     assert found == [((GOOD, GOOD), False, None), ((), True, why), ((GOOD,), False, why)]
     assert children.asked[1] == (A, C)
+
+
+def test_each_session_but_the_first_imports_its_backends_libraries_beside_the_one_before(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(2))
+    children = Children(ran({A: GOOD}), ran({A: GOOD}), ran({}))
+    extra(children, (A,), last=5, ahead=BACKENDS["triton"].imports)
+    second, third, left = children.waiting
+    assert children.started == [(None, 1), (second, 2), (third, 3)]
+    assert left.kill.called, "its turn did not come, since the test was refused"
+    imported = [name for (name,), _ in second.imports.call_args_list]
+    assert {"torch", "triton"} <= set(imported)
+    assert not {"cupy", "numba"} & set(imported)
+    alone = Children(*[ran({A: GOOD})] * 2)
+    extra(alone, (A,))
+    assert alone.started == [(None, 0)] * 2
