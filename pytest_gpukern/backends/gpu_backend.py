@@ -220,29 +220,26 @@ def compare_on_device(
     reference = runtime.copy_of(expected)
     highest = np.iinfo(np.uint64).max  # stands for no place yet: the kernel takes minima of places
     empty = np.array([0, 0, 0, highest, 0, 0, 0, highest, highest, highest, highest], np.uint64)
-    figures = DeviceArray(empty.shape, empty.dtype)
-    try:
-        figures.upload(empty)
-        runtime.synchronize()  # the timed stream does not wait for copies from pageable memory
-        kernel = runtime.kernel(source, "gpukern_compare")
-        count = math.prod(place.shape)
-        arguments = (
-            place.pointer,
-            reference.pointer,
-            np.uint64(count),
-            np.float64(tolerance.rtol),
-            np.float64(tolerance.atol),
-            np.uint32(comparison.POISON if poison is None else poison),
-            np.int32(info.nmant),
-            np.int32(info.minexp),
-            figures.pointer,
-        )
-        for second_pass in (0, 1):  # the second finds the first place of each largest error
-            runtime.launch(kernel, count, *arguments, np.int32(second_pass))
-        runtime.synchronize()
-        host_figures = figures.download()
-    finally:
-        figures.free()
+    figures = runtime.figures
+    figures.upload(empty)
+    runtime.synchronize()  # the timed stream does not wait for copies from pageable memory
+    kernel = runtime.kernel(source, "gpukern_compare")
+    count = math.prod(place.shape)
+    arguments = (
+        place.pointer,
+        reference.pointer,
+        np.uint64(count),
+        np.float64(tolerance.rtol),
+        np.float64(tolerance.atol),
+        np.uint32(comparison.POISON if poison is None else poison),
+        np.int32(info.nmant),
+        np.int32(info.minexp),
+        figures.pointer,
+    )
+    for second_pass in (0, 1):  # the second finds the first place of each largest error
+        runtime.launch(kernel, count, *arguments, np.int32(second_pass))
+    runtime.synchronize()
+    host_figures = figures.download()
     flat = expected.reshape(-1)
 
     def extreme(slot: int) -> comparison.Extreme:
