@@ -52,6 +52,7 @@ from pytest_gpukern.values.options import (
 if TYPE_CHECKING:
     from pytest_gpukern.gpu.model import Device
     from pytest_gpukern.measure.measure import WarmUp
+    from pytest_gpukern.processes.sessions import Ending
     from pytest_gpukern.run.measured_test import GpuBenchmark
     from pytest_gpukern.session.plan import Plan
 
@@ -108,9 +109,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
             prepare_libraries()
         if measures(config) and judges(config):
-            from pytest_gpukern.revisions.comparison import measured_beside
-
-            environment.beside = functools.partial(measured_beside, config)
+            environment.beside = functools.partial(_beside, config)
     if reports(config):
         from pytest_gpukern.session.controller import Controller, end_on_sigterm
 
@@ -131,6 +130,12 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_gpukern.session.workers import Workers
 
         config.pluginmanager.register(Workers(config), "gpukern-workers")
+
+
+def _beside(config: pytest.Config, *asked: Any) -> Ending | str:
+    from pytest_gpukern.revisions.comparison import measured_beside  # 70 ms, which few runs need
+
+    return measured_beside(config, *asked)
 
 
 def _plan(config: pytest.Config) -> Plan | None:

@@ -279,7 +279,7 @@ def _could_see(run: RunResults) -> str:
     (doubt, _), *_ = Counter(doubt_about(verdict) for _, verdict, _ in known).most_common(1)
     record = "--gpukern-baseline=append"
     remedy = f"record more sessions: {record}" if run.compared_with == BASELINE else "measure more sessions"
-    if median.pairs and run.compared_with != BASELINE:
+    if median.pairs:
         remedy += f": --gpukern-sessions={2 * len(median.pairs)}"
     if doubt == OTHER_CARD or (run.on_another_card and any(on_gpu for *_, on_gpu in known)):
         doubt, remedy = OTHER_CARD, f"record this card, too: {record}"

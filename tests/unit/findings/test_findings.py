@@ -43,6 +43,8 @@ def test_a_changed_time_has_reasons_and_an_unchanged_one_needs_none():
     assert reasons(now()) == (SAME_CODE,)
     assert reasons(slower)[:2] == (SAME_CODE, CLOCK)
     assert reasons(now(), deciding={KEY: slower.measurements})[:2] == (SAME_CODE, CLOCK)
+    by_pairs = structs.replace(slower.verdicts[KEY], pairs=((1.0, 1.1),))
+    assert reasons(structs.replace(slower, verdicts={KEY: by_pairs})) == (), "both ran at that clock"
     for kind in VerdictKind:
         for low, high in ((1.001, 1.03), (0.9, 0.99), (1.0, 1.02), (0.9, 1.0), (None, None)):
             significant = kind.row.tone is Tone.DOUBTFUL and (low, high) in ((1.001, 1.03), (0.9, 0.99))
