@@ -501,7 +501,7 @@ def _right(result: int) -> int:
     raise OSError(number, f"{os.strerror(number)}{limit}")
 
 
-_SYSTEM = ("/usr/", "/lib", "/opt/", "/nix/")
+_SYSTEM = ("/usr/", "/lib", "/etc/", "/opt/", "/nix/")
 """What the machine's image installs, as CUDA's libraries; the driver's version is compared."""
 
 
@@ -526,7 +526,8 @@ def _is_installed(file: str) -> bool:
     place = realpath(file)
     for folder in folders:
         if place.startswith(folder):
-            return _top_level(place.removeprefix(folder)) in names
+            top = _top_level(place.removeprefix(folder))
+            return top in names or top == "_virtualenv"  # which virtualenv writes, of no distribution
     return place.startswith(others)
 
 
