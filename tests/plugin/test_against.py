@@ -379,6 +379,7 @@ def test_without_a_change_everything_is_the_same_and_marked_tests_are_what_they_
     assert found.status == pytest.ExitCode.TESTS_FAILED
     assert "the working tree is that commit, unchanged" in found.out
     assert "the modules of both are the same" in found.out
+    assert "asking" not in found.out + found.err, "of one commit, noise is to be seen"
     assert re.search(r"of 2 times: 2 same$", found.out, re.MULTILINE)
     assert "suspected" not in found.out + found.err
     assert "removed" not in found.out
