@@ -116,9 +116,9 @@ class Environment:
         if self.opened is None or self.opened.why_blind:
             return None
         project, records = self.opened.project, str(self.settings.baseline_dir or test.parent / "baselines")
-        opened = self.opened.of_test()
+        opened = frozenset(self.opened.of_test())
         with self.opened.looking_away():
-            return project.hash_of_loads(project.loads(test, reads, opened), but=records)
+            return project.hash_of_loads(test, tuple(reads), opened, records)
 
     @property
     def size(self) -> str:

@@ -98,7 +98,8 @@ class Project:
         self._bases = [of for of in bases if self._inside(of) is not None and not _holds_distributions(of)]
         self._packages_of = functools.cache(self._root_of_packages)
         self.imports = functools.cache(self._imports)
-        self.hash_of = functools.cache(self._hash_of)
+        self._hash_of = functools.cache(self._hash_of_file)
+        self.hash_of_loads = functools.cache(self._hash_of_loads)  # tests of a file mostly load the same
 
     @classmethod
     def around(cls, folder: Path) -> Project | None:
@@ -165,20 +166,21 @@ class Project:
             return f"git does not have {path}" if self._exists(path) else ""  # a change, if it is gone
         return f"{path} {self.tracked[path]}" if self.tracked[path] else ""
 
-    def _hash_of(self, path: str) -> str:
+    def _hash_of_file(self, path: str) -> str:
         try:
             return hashlib.sha256((self.top / path).read_bytes()).hexdigest()
         except OSError:
             return ""
 
-    def hash_of_loads(self, loads: Loads, *, but: str = "") -> str | None:
+    def _hash_of_loads(self, test: Path, reads: Sequence[str], opened: Iterable[str], but: str) -> str | None:
         """Returns one hash over all that a test loads, but not below a folder; None where it is not sure."""
+        loads = self.loads(test, reads, opened)
         if loads.unsure:
             return None
-        below = self._inside(but) if but else None
+        below = self._inside(but)
         paths = {path for path in self.tracked if loads.has(path)} | loads.files
         kept = sorted(path for path in paths if below is None or not path.startswith(f"{below}/"))
-        text = "".join(f"{path}\0{self.hash_of(path)}\0" for path in kept)
+        text = "".join(f"{path}\0{self._hash_of(path)}\0" for path in kept)
         return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
     def _inside(self, path: str) -> str | None:
@@ -350,7 +352,7 @@ class OpenedFiles:
         self._before: dict[str, set[str]] = {}
         self._in_test = False
         self._known: frozenset[str] = frozenset()
-        self._mapped = b""
+        self._mapped: frozenset[bytes] = frozenset()
         self.why_blind, self._queue = "", -1
         try:
             self._watch()
@@ -388,18 +390,13 @@ class OpenedFiles:
     @contextmanager
     def during(self, what: str) -> Iterator[None]:
         """Notes apart what is opened while entered, such as what collecting a file opens."""
-        if self._in_test:
-            self._of_test |= self._news()
-        else:
-            self._note("")
+        of_others = self._of_test if self._in_test else self._before.setdefault("", set())
+        of_others |= self._news()
         yield
-        self._note(what)
-
-    def _note(self, what: str) -> None:
-        self._before.setdefault(what, set()).update(self._news())
+        self._before.setdefault(what, set()).update(self._news(), self._strangers())
 
     def begin_test(self) -> None:
-        self._note("")
+        self._before.setdefault("", set()).update(self._news())
         self._of_test, self._in_test = set(), True
 
     def of_test(self) -> set[str]:
@@ -415,6 +412,7 @@ class OpenedFiles:
     def carried(self) -> dict[str, Any]:
         """Returns as plain JSON what travels on the report of a test's teardown."""
         self.of_test()
+        self._of_test.update(self._strangers())  # once a test: the map of a process with PyTorch takes 2 ms
         before, self._before, self._in_test = self._before, {}, False
         found = {file: sorted(paths) for file, paths in before.items() if paths}
         return {"before": found, "opened": sorted(self._of_test), "blind": self.why_blind}
@@ -428,12 +426,12 @@ class OpenedFiles:
         self._seen |= seen
 
     def _news(self) -> set[str]:
-        """Returns what was opened since the last look: files below the top, and what no version stands for.
+        """Returns what was opened below the top since the last look.
 
         A file that was made meanwhile is none: its content does not come from the repository.
         """
         seen, self._seen = self._seen, set()
-        return {*seen, *self._events(), *self._strangers()} if self._queue >= 0 else set()
+        return seen | self._events()
 
     def _events(self) -> set[str]:
         opened, made = set[str](), set[str]()
@@ -467,11 +465,10 @@ class OpenedFiles:
                 yield from self._placed(file)
         self._known |= loaded
         mapped = _mapped_objects()
-        if mapped != self._mapped:
-            self._mapped = mapped
-            for entry in {*re.findall(rb"(/.*\.so[.\d]*)$", mapped, re.MULTILINE)}:
-                if not _is_installed(os.fsdecode(entry)):
-                    yield from self._placed(os.fsdecode(entry))
+        for entry in mapped - self._mapped:
+            if not _is_installed(os.fsdecode(entry)):
+                yield from self._placed(os.fsdecode(entry))
+        self._mapped = mapped
 
     def _placed(self, file: str) -> Iterator[str]:
         place = realpath(file)
@@ -485,11 +482,12 @@ class OpenedFiles:
         self._queue = -1
 
 
-def _mapped_objects() -> bytes:
+def _mapped_objects() -> frozenset[bytes]:
     try:
-        return Path("/proc/self/maps").read_bytes()
+        mapped = Path("/proc/self/maps").read_bytes()
     except OSError:
-        return b""
+        return frozenset()
+    return frozenset(re.findall(rb"(/.*\.so[.\d]*)$", mapped, re.MULTILINE))
 
 
 def _right(result: int) -> int:
