@@ -92,6 +92,7 @@ def trimmed(result: Result, *, recorded: str = "") -> Result:
         scalars=result.scalars,
         files=result.files,
         provenance=result.provenance,
+        declared=result.declared,
     )
 
 

@@ -54,7 +54,7 @@ from pytest_gpukern.gpu import memory_accounts
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.measure.rounds import Rounds
-from pytest_gpukern.problems.problem import Output
+from pytest_gpukern.problems.problem import Output, size_of
 from pytest_gpukern.timers.timer import Executions, Iteration, NothingLaunched
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import Note
@@ -310,6 +310,12 @@ class CheckedCalls(Launch):
 
     def written(self) -> list[Written]:
         return self._left
+
+    @property
+    def must_write(self) -> dict[str, int]:
+        """Returns how many elements of each declared output a call has to write; 0 where it updates them."""
+        outputs = {name: (output, output.array.shape) for name, output in self._outputs.items()}
+        return {name: 0 if of.updates else size_of(shape, of.region) for name, (of, shape) in outputs.items()}
 
     def digests_before(self) -> Mapping[str, str | None]:
         """Returns the hash of each input, if outputs are declared: then all else must stay as it is."""

@@ -143,6 +143,8 @@ class Prepared(Launch):
                 error,
                 bits=seen[name][0] if comparable and name in seen else None,
                 determinism=of_launches(seen.get(name, ())) if tells_determinism else None,
+                dtype=str(np.dtype(first.specs[name].dtype)),
+                reference=first.references.get(name),
             )
             for name, error in self.errors.items()
         }
@@ -594,6 +596,18 @@ def corners_of(case: Case) -> list[Corner]:
         *(Corner(f"dtype={dtype}", {**smoke, "dtype": dtype}) for dtype in case.variant.dtypes),
         *(Corner(label, point) for label, point in problem.boundary_points(case.parameters)),
     ]
+
+
+def declared_corners(case: Case) -> tuple[str, ...]:
+    """Names the corners of a case's variant, whichever case is its first, and what is in them."""
+    problem, variant = case.problem, case.variant
+    corners = corners_of(dataclasses.replace(case, first=True))
+    specials = problem.specials(problem.axes.smoke_point).items()
+    return (
+        *(corner.label for corner in corners if variant.limit_exceeded(corner.point) is None),
+        *(f"{name}={value:g}" for name, values in specials for value in values),
+        *(f"{layout} {name}" for layout in variant.layouts for name in problem.layouts[layout]),
+    )
 
 
 def check_corners(

@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from pytest_gpukern.arrays.compare import Tolerance, compare, default_tolerance, float_bits
+from pytest_gpukern.arrays.compare import (
+    Tolerance,
+    compare,
+    contents_of,
+    default_tolerance,
+    float_bits,
+)
 from pytest_gpukern.backends.foreign_array import (
     UsersArray,
     bits_of,
@@ -281,7 +287,13 @@ def check_against_reference(
     if counts:
         seen.note_compared(known, actual, on_host)
         seen.unpoisoned |= not seen.outputs and on_host.size > 1 and users_array(actual) is not None
-    error = structs.replace(comparison.error(tolerance), bits=bits, determinism=determinism)
+    error = structs.replace(
+        comparison.error(tolerance),
+        bits=bits,
+        determinism=determinism,
+        dtype=str(dtype),
+        reference=contents_of(reference),
+    )
     loose = narrower = None
     if asks_what_else and diagnosis is None:
         narrower = _narrower(name, dtype, seen.given_floats)

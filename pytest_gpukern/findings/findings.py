@@ -20,6 +20,7 @@ from pytest_gpukern.findings.regressions import (
     over_sessions,
     slow_calls,
 )
+from pytest_gpukern.findings.weaker import WEAKER
 from pytest_gpukern.gate.judge import fails
 from pytest_gpukern.values.failure_table import KIND_OF_FINDING
 from pytest_gpukern.values.result import Correctness, Finding, GateFailure
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.gate.comparability import SessionTime
     from pytest_gpukern.values.result import Measurement, Result, Verdict
 
-_SINCE_THE_RECORD = (RESOURCES, ACCURACY, BITS, DETERMINISM, TAIL)
+_SINCE_THE_RECORD = (RESOURCES, ACCURACY, BITS, DETERMINISM, TAIL, WEAKER)
 
 
 def explained(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import shutil
@@ -13,11 +14,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pytest_gpukern.arrays.compare import Tolerance
+from pytest_gpukern.arrays.compare import Tolerance, contents_of
 from pytest_gpukern.problems.call_by_name import Point
 from pytest_gpukern.problems.problem import Output, Problem
 from pytest_gpukern.problems.soundness import hardly_varies, passes_lower_precision, passes_zeros, rounded
 from pytest_gpukern.values.note import Note
+from pytest_gpukern.values.result import Contents
 
 CONTENTS = 3
 """Sets of inputs with different contents, for buffers in rotation; the last two differ in few elements."""
@@ -110,6 +112,16 @@ class Dataset:
     @property
     def input_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
         return {name: value for name, value in self.inputs.items() if getattr(value, "ndim", 0)}
+
+    @functools.cached_property
+    def contents(self) -> dict[str, Contents]:
+        """Says what each input array holds, which many variants share."""
+        return {name: contents_of(array) for name, array in self.input_arrays.items()}
+
+    @functools.cached_property
+    def references(self) -> dict[str, Contents]:
+        """Says what each output is compared with."""
+        return {name: contents_of(array) for name, array in (self.expected or {}).items()}
 
     @property
     def arrays(self) -> tuple[str, ...]:

@@ -65,6 +65,12 @@ class Output:
         return values if self.written is None else values[self.written]
 
 
+def size_of(shape: tuple[int, ...], written: Any) -> int:
+    """Returns how many elements of an array an index or a mask selects; None selects all."""
+    every = np.broadcast_to(False, shape)
+    return int(every.size if written is None else every[written].size)
+
+
 @dataclass(frozen=True)
 class Run:
     """Holds one checked launch for a statistical check.
@@ -419,16 +425,17 @@ class Problem:
                 made[name] = values.astype(spec.dtype)
         return made
 
+    def specials(self, point: Point) -> SpecialValues:
+        declared = self._special_values
+        return (self._call(declared, point) if callable(declared) else declared) or {}
+
     def with_special(
         self, point: Point, seed: int | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[int, float]]]:
         """Draws inputs with special values among them; returns also input → flat index → value."""
-        declared = self._special_values
-        if callable(declared):
-            declared = self._call(declared, point)
         inputs, rng = self.inputs(point, 0, seed), self._rng(point, 1, seed)
         planted: dict[str, dict[int, float]] = {}
-        for name, values in (declared or {}).items():
+        for name, values in self.specials(point).items():
             changed = np.array(inputs.get(name))
             if changed.dtype.kind not in "fc" or len(values) > changed.size:
                 raise self.error(

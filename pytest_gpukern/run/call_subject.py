@@ -39,7 +39,7 @@ from pytest_gpukern.timers.timer import (
     open_timer,
 )
 from pytest_gpukern.values.note import Note
-from pytest_gpukern.values.result import CaseInfo, Result
+from pytest_gpukern.values.result import CaseInfo, Declaration, Result
 from pytest_gpukern.values.timer_table import TIMERS, auto_timers, host_timer
 
 
@@ -203,7 +203,7 @@ class CallSubject:
         try:
             yield
         finally:
-            evidence.add(first_call_ns=self._calls.first_call_ns)
+            evidence.add(first_call_ns=self._calls.first_call_ns, declared=self._declared())
         if self._context.environment.gpu.has_gpu or SimulatedLaunches.made != simulated:
             return
         if self._target.leaves_host_calls:
@@ -216,6 +216,17 @@ class CallSubject:
             evidence.add_note(
                 Note('the first call launched no kernel; to time host code, mark the test timer="host"')
             )
+
+    def _declared(self) -> Declaration:
+        marker = self._context.marker
+        return Declaration(
+            outputs=self._calls.must_write,
+            scopes=self._context.timed_as(("kernel",)),
+            work={"bytes": marker.bytes or 0, "flops": marker.flops or 0},
+            has_check=self._target.check is not None,
+            threshold=marker.threshold,
+            determinism=marker.determinism,
+        )
 
     def measure(self, evidence: Evidence) -> None:
         """Times the call: in its rounds if the test asks for them, else until the median is known."""

@@ -18,6 +18,7 @@ from pytest_gpukern.check.check_variant import (
     check,
     check_corners,
     check_nothing_is_late,
+    declared_corners,
     frames_of_variant,
     giving_back,
     launches_cost_much,
@@ -33,6 +34,7 @@ from pytest_gpukern.measure.measure import Repeated, warm_up
 from pytest_gpukern.measure.observers import with_notes
 from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.problems.dataset import CONTENTS, Dataset
+from pytest_gpukern.problems.problem import size_of
 from pytest_gpukern.problems.variants import SCOPES
 from pytest_gpukern.run.environment import Environment, available_host_bytes
 from pytest_gpukern.run.only_changed import is_as_recorded
@@ -44,7 +46,7 @@ from pytest_gpukern.values.backend_table import cuda_packages
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import NOT_SIMULATED, Note, NotRun
 from pytest_gpukern.values.options import sanitizing_tool
-from pytest_gpukern.values.result import CaseInfo, Measurement, Result
+from pytest_gpukern.values.result import CaseInfo, Declaration, Determinism, Measurement, Result
 from pytest_gpukern.values.timer_table import timer_row
 
 MOST_SETS = 512  # a smaller problem may be warm in a cold graph, and then a note says so
@@ -134,6 +136,7 @@ class CaseSubject:
             errors=first.errors_with_bits(tells_determinism=not self._checked),
             first_call_ns=first.first_call_ns,
             inputs=hash_of_inputs(self.sets),
+            declared=self._declared(first),
         )
         if not self._checked:
             case, datasets = self._case, self._environment.datasets
@@ -145,6 +148,27 @@ class CaseSubject:
             evidence.add_note(*datasets.examined(case.problem, case.point, first.datasets), *notes)
         evidence.passes()
         evidence.add_note(*first.notes)
+
+    def _declared(self, first: Prepared) -> Declaration:
+        """Returns what the case declares of its checks; of buffer sets only what nothing else decides."""
+        case, problem, dataset = self._case, self._case.problem, first.datasets[0]
+        wanted = sets_wanted(dataset, self._context) if self._placing.on_gpu else 1
+        all_fit = self.is_timed and len(self.sets) == wanted and not first.is_slow
+        return Declaration(
+            outputs={
+                name: 0 if name in problem.inout else size_of(spec.shape, spec.written)
+                for name, spec in dataset.specs.items()
+            },
+            inputs=dataset.contents,
+            input_sets=len({hash_of_inputs([prepared]) for prepared in self.sets}) if all_fit else 0,
+            corners=declared_corners(case),
+            scopes=self._context.timed_as(case.scopes),
+            work={"bytes": problem.traffic_bytes(case.point) or 0, "flops": problem.flops(case.point) or 0},
+            has_check=problem.check is not None,
+            lower_precision=problem.allow_lower_precision is not None,
+            threshold=self._context.marker.threshold,
+            determinism=Determinism(promised) if (promised := case.variant.determinism) else None,
+        )
 
     def measure(self, evidence: Evidence) -> None:
         first, backend = self.sets[0], self._backend

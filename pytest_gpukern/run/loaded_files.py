@@ -499,7 +499,7 @@ def _right(result: int) -> int:
     raise OSError(number, f"{os.strerror(number)}{limit}")
 
 
-_SYSTEM = ("/usr/", "/lib", "/etc/", "/opt/", "/nix/")
+_SYSTEM = ("/usr/", "/lib", "/opt/", "/nix/")
 """What the machine's image installs, as CUDA's libraries; the driver's version is compared."""
 
 
@@ -524,8 +524,7 @@ def _is_installed(file: str) -> bool:
     place = realpath(file)
     for folder in folders:
         if place.startswith(folder):
-            top = _top_level(place.removeprefix(folder))
-            return top in names or top == "_virtualenv"  # which virtualenv writes, of no distribution
+            return _top_level(place.removeprefix(folder)) in names
     return place.startswith(others)
 
 

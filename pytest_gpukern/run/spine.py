@@ -21,6 +21,7 @@ from pytest_gpukern.baseline.record import choice_of
 from pytest_gpukern.baseline.same_work import SameWork, conditions_of, newest, same_work
 from pytest_gpukern.check.diagnosis import Diagnosis, IncorrectError
 from pytest_gpukern.findings.findings import explained, failures
+from pytest_gpukern.findings.weaker import weaker
 from pytest_gpukern.gate.change import FRESH_SESSIONS, SESSIONS_TO_GATE
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable, unless_hopeless, unless_same_code
@@ -87,6 +88,12 @@ class SubjectContext:
             session=environment.session,
             **known,
         )
+
+    def timed_as(self, scopes: tuple[str, ...]) -> tuple[str, ...]:
+        """Says how the test declares that it is timed, as in `kernel hot`; `scopes` are its problem's."""
+        marker = self.marker
+        ways = [way for way in (marker.timer, marker.cache) if way not in (None, "auto", "cold")]
+        return tuple(" ".join([scope, *ways]) for scope in ((marker.scope,) if marker.scope else scopes))
 
     @property
     def timer(self) -> str:
@@ -246,12 +253,22 @@ def settle(
         model = environment.gpu.model_key(on_gpu=result.case.on_gpu)
         past = environment.store.baseline(result.case, model).of(result.case.id).past
         result = explained(settled.result, past, deciding=settled.deciding)
+    if settings.benchmark and settings.baseline != "off":
+        result = with_weaker(result, environment)
     # The reason first: pytest's short summary names the test already, and cuts long lines.
     failing = failures(result, settings.fail_on, accepts=settings.baseline == "update")
     unchecked = result.correctness is Correctness.UNCHECKED and not result.code  # of what ran
     if "unchecked" in settings.fail_on and expects_check and unchecked:
         failing.insert(0, GateFailure("unchecked", _why_unchecked(result)))
     return dataclasses.replace(settled, result=result, failures=tuple(failing))
+
+
+def with_weaker(result: Result, environment: Environment) -> Result:
+    """Adds which checks are weaker than on record, also where the record makes times needless."""
+    model = environment.gpu.model_key(on_gpu=result.case.on_gpu)
+    past = environment.store.baseline(result.case, model).of(result.case.id).past()
+    found = weaker(result, [time.session for time in past], environment.settings.threshold)
+    return structs.replace(result, findings=(*result.findings, *found))
 
 
 def _why_unchecked(result: Result) -> str:

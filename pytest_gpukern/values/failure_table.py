@@ -17,7 +17,7 @@ class FailureRow(NamedTuple):
     Attributes:
         findings: the kinds of findings that fail their test.
         needs_record: whether there is nothing to say without records.
-        of_run: whether it fails the run as a whole, if that measures, instead of a test.
+        of_run: whether it fails the run as a whole, or a test for what it promised, if the run measures.
     """
 
     fails: str
@@ -48,6 +48,7 @@ _EXPLAINED = {
     "unchecked": FailureRow("nothing compared an output", needs_record=False),
     "no-gpu": FailureRow("the run measured nothing on a GPU", needs_record=False, of_run=True),
     "missing": FailureRow("a case on record did not run, or was not compiled", of_run=True),
+    "weaker": FailureRow("a check is weaker than before, or its test is gone", ("weaker",), of_run=True),
 }
 FAILURES = with_verdicts(_EXPLAINED, VerdictKind)
 BY_DEFAULT = ("slower",)

@@ -322,6 +322,21 @@ class Trace(Stored, frozen=True):
     activities: tuple[DeviceActivity, ...]
 
 
+class Contents(Stored, frozen=True):
+    """Says what an array holds, so that a record can tell it from another without having it.
+
+    Attributes:
+        size: number of elements.
+        weighted: sum of elements, each times a fixed weight between -1 and 1.
+        norm: root of the sum of their squares.
+    """
+
+    dtype: str
+    size: Whole
+    weighted: Figure
+    norm: Figure
+
+
 class OutputError(Stored, frozen=True):
     """Says how far one output was from its reference.
 
@@ -336,6 +351,8 @@ class OutputError(Stored, frozen=True):
             was not looked at.
         rtol: the relative tolerance that the test declares, or None where no tolerance judges the output.
         atol: the absolute tolerance; None where no tolerance judges the output.
+        dtype: of the output, as NumPy names it, or None where that is not known.
+        reference: what it was compared with first, or None where that is not known.
     """
 
     size: Whole
@@ -347,6 +364,37 @@ class OutputError(Stored, frozen=True):
     determinism: str | None = None
     rtol: float | None = None
     atol: float | None = None
+    dtype: str | None = None
+    reference: Contents | None = None
+
+
+class Declaration(Stored, frozen=True):
+    """Holds what a test declares of how it is checked and judged, beside tolerances.
+
+    Attributes:
+        outputs: declared output → how many of its elements a launch has to write; 0 if it updates them.
+        inputs: input array of a case → what its first set holds.
+        input_sets: how many different inputs are timed in turn; 0 where memory or a slow call decides that.
+        corners: where a case's variant is to be checked besides at the sizes of the run, with each special
+            value and each array of a layout.
+        scopes: what is timed where the run does not choose, and how, if the test says that.
+        work: `bytes` and `flops` of a call, by which too short a time is impossible; 0 where not declared.
+        has_check: whether a function of the test's, `check=`, judges.
+        lower_precision: whether a tolerance may pass the next lower precision.
+        threshold: the smallest change that counts, where the test says so.
+        determinism: what it promises of the bits, or None.
+    """
+
+    outputs: dict[str, Whole] = {}
+    inputs: dict[str, Contents] = {}
+    input_sets: Whole = 0
+    corners: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    work: dict[str, float] = {}
+    has_check: bool = False
+    lower_precision: bool = False
+    threshold: float | None = None
+    determinism: Determinism | None = None
 
 
 class Verdict(Stored, frozen=True):
@@ -502,6 +550,7 @@ class Result(Stored, frozen=True):
         scalars: hash of the scalar arguments of a case's launches, and of which arrays they get; None where
             they differ or are not known, or where a kernel may read other memory.
         files: hash of the project's files that the test loads, or None where they are not all known.
+        declared: what its test declares of its checks, or None where that is not known.
         code: architecture → what its kernels are compiled to, in a run with `--gpukern-code`. Verdicts on
             that have the architecture as their key.
     """
@@ -538,6 +587,7 @@ class Result(Stored, frozen=True):
     files: str | None = None
     unchecked: tuple[str, ...] = ()
     provenance: Provenance = NO_PROVENANCE
+    declared: Declaration | None = None
     code: dict[str, CompiledCode] = {}
 
     def time(self, key: str) -> Measurement | None:

@@ -1,0 +1,100 @@
+"""What two sessions declare of their checks → which of these are weaker now; whole runs hold each by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from made_up_past import accuracy, now, session
+from msgspec import structs
+
+from pytest_gpukern.arrays.compare import contents_of
+from pytest_gpukern.findings.weaker import weaker
+from pytest_gpukern.values.result import Correctness, Declaration, Determinism
+
+RNG = np.random.default_rng(1)
+DATA = RNG.normal(size=100_000)
+X = {"x": contents_of(DATA)}
+
+
+def found(own, *past, **changes):
+    """What is weaker where `own` and `past` are either errors of outputs or declarations."""
+
+    def fields(of):
+        return {"declared": None, "errors": of} if isinstance(of, dict) else {"declared": of, "errors": {}}
+
+    sessions = [structs.replace(session().session, **fields(of)) for of in past]
+    result = structs.replace(now(errors={}), **fields(own), **changes)
+    return [finding.text for finding in weaker(result, sessions, 0.02)]
+
+
+def of_reference(values, **more):
+    return {"y": structs.replace(accuracy(), reference=contents_of(values), **more)}
+
+
+@pytest.mark.parametrize(
+    ("values", "differ"),
+    [
+        (DATA * (1 + 1e-13 * RNG.normal(size=DATA.size)), False),
+        (DATA * (1 + 1e-6 * RNG.normal(size=DATA.size)), True),
+        (DATA * (1 + 1e-6), True),
+        (DATA.astype("float32"), False),
+        (np.where(np.arange(DATA.size) == 0, 9.0, DATA), True),
+        (DATA[::-1], True),
+    ],
+    ids=["rounding", "noise", "factor", "dtype", "one", "order"],
+)
+def test_a_reference_is_another_beyond_what_rounding_makes_of_it(values, differ):
+    texts = [text for text in found(of_reference(values), *[of_reference(DATA)] * 2) if "values" in text]
+    assert texts == ["y: other values of the reference"] * differ
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.arange(12).reshape(3, 4).T,
+        np.array([1 + 2j, np.nan, np.inf]),
+        np.array([True, False]),
+        np.zeros(0),
+        np.full(3, 1e300),
+        np.zeros(2, [("a", "f8")]),
+        np.array(5.0),
+    ],
+    ids=lambda values: str(values.dtype),
+)
+def test_every_array_equals_itself(values):
+    assert found(of_reference(values), *[of_reference(values.copy())] * 2) == []
+
+
+def test_what_a_plain_test_compares_with_counts_only_if_it_was_the_same_each_time():
+    other, last = of_reference(DATA + 1), of_reference(DATA + 2)
+    assert found(last, of_reference(DATA)) == []
+    assert found(last, of_reference(DATA), other) == []
+    assert len(found(last, other, other)) == 1
+
+
+STRICT = Declaration({"y": 8}, X, 3, ("n=1", "n=7"), ("kernel",), determinism=Determinism.RUN_TO_RUN)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"input_sets": 1}, "different inputs timed in turn 3 → 1"),
+        ({"input_sets": 0}, None),
+        ({"determinism": Determinism.TOLERANT}, "determinism run-to-run → tolerant"),
+        ({"determinism": Determinism.BITWISE}, None),
+        ({"corners": ("n=7", "n=9")}, "no longer checked at n=1"),
+        ({"outputs": {"z": 8}}, "y: elements that a launch must write 8 → 0"),
+        ({"threshold": 0.025}, "threshold 2 % → 2.5 %"),
+    ],
+)
+def test_a_declaration_is_held_against_the_strictest_before(changes, text):
+    weak = structs.replace(STRICT, **changes)
+    assert found(weak, weak, STRICT) == [text] * (text is not None)
+
+
+def test_what_was_not_known_before_and_what_is_no_measurement_is_not_held_against_anything():
+    weak = Declaration(lower_precision=True)
+    assert found(weak, None) == []
+    assert found(weak, Declaration()) == ["allow_lower_precision False → True"]
+    assert found(weak, Declaration(), simulated=True) == []
+    assert found(weak, Declaration(), correctness=Correctness.INCORRECT) == []
