@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from pytest_gpukern.findings.weaker import weaker
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.process import Process
@@ -24,8 +25,9 @@ from pytest_gpukern.report.units import SHOWN, counted, named
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import AgainstError, Revisions, recorded_on, resolve, set_up, worktree
 from pytest_gpukern.revisions.trees import BOTH, Trees, Turns
+from pytest_gpukern.revisions.weaker import weaker_options, weaker_records
 from pytest_gpukern.session import stash
-from pytest_gpukern.session.item import marker_of, measures_in
+from pytest_gpukern.session.item import checks_in, marker_of, measures_in
 from pytest_gpukern.session.plan import Ahead
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.backend_table import imports_of
@@ -70,9 +72,15 @@ class Against:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
-        """Notes all tests before any is deselected: tests that only the base has were removed."""
-        self._collected = {item.nodeid for item in items}
-        return (yield)
+        """Notes all tests: those that only the base has were removed, or deselected by no option."""
+        found = list(items)
+        done = yield
+        # Tests of which nothing changed are left out here, too.
+        chosen = stash.UNCHANGED in self._config.stash or any(
+            self._config.getoption(name, None) for name in ("keyword", "markexpr", "deselect", "lf")
+        )
+        self._collected = {item.nodeid for item in (found if chosen else items) if checks_in(item)}
+        return done
 
     def run(self, items: Sequence[pytest.Item]) -> Ahead:
         """Measures both sides; a test then ends by the verdict on its paired times."""
@@ -83,7 +91,9 @@ class Against:
         settings = stash.settings_of(self._config)
         unchanged = self._config.stash.get(stash.UNCHANGED, None)
         if not items and unchanged is not None and unchanged.tests:
-            return Ahead()
+            with self._held:
+                self._waiting = self._waiting or self._begin()
+                return Ahead(weaker=self._weaker())
         if not items:
             raise AgainstError("no selected test measures anything")
         gpu = stash.environment_of(self._config).gpu
@@ -137,15 +147,26 @@ class Against:
             is_stored=settings.run_file is not None,
         )
         cases, pairs = turns.cases(items), settings.sessions if len(turns.asked) < len(items) else 0
-        removed = [nodeid for nodeid in turns.base[0].others if nodeid not in self._collected]
-        uncollected = any(map(turns.base[0].why_uncollected, cases))
+        base, about = turns.base[0], f"against {self._revisions}"
+        gone = [nodeid for nodeid in base.others if nodeid not in self._collected]
+        removed = [f"{len(gone)} removed since the base: {named(gone, SHOWN)}"] if gone else []
+        passed = {name: [*filter(_passed, of_base)] for name, (of_base, _) in cases.items()}
         return Ahead(
-            {name: _saying(each, f"against {self._revisions}") for name, each in conclusions.items()},
+            {
+                name: _saying(_with_weaker(each, passed[name], settings.threshold), about)
+                for name, each in conclusions.items()
+            },
             turns.head[0].listed,
             f"{AGAINST}{self._revisions.short}",
             heading(self._revisions, 2 * pairs, turns.code()),
-            closing(cases, removed, asked=len(turns.asked), uncollected=uncollected),
+            closing(cases, asked=len(turns.asked), uncollected=any(map(base.why_uncollected, cases))),
+            passed_before={name for name, endings in passed.items() if endings},
+            weaker=[*removed, *self._weaker()],
         )
+
+    def _weaker(self) -> list[str]:
+        options = weaker_options(self._config.rootpath, self._revisions, self._worktree)
+        return [*options, *weaker_records(self._revisions, self._worktree)]
 
     def _say(self, line: str) -> None:
         stash.tell(self._config, line)
@@ -205,6 +226,21 @@ def measured_beside(
     return _saying(found, f"measured beside {revisions.short} on this card")
 
 
+def _passed(ending: Ending | None) -> bool:
+    return ending is not None and ending.outcome == "passed"
+
+
+def _with_weaker(
+    conclusion: judging.Conclusion, passed: judging.Side, threshold: float
+) -> judging.Conclusion:
+    """Returns a conclusion that tells which checks are weaker than in the sessions that `passed`."""
+    if conclusion.result is None:
+        return conclusion
+    past = [ending.result for ending in passed if ending is not None and ending.result is not None]
+    found = (*conclusion.result.findings, *weaker(conclusion.result, past, threshold))
+    return conclusion._replace(result=structs.replace(conclusion.result, findings=found))
+
+
 def _saying(conclusion: judging.Conclusion, about: str) -> judging.Conclusion:
     """Returns a conclusion whose verdicts say what they are about, also where they are stored."""
     if conclusion.result is None:
@@ -252,13 +288,10 @@ def heading(revisions: Revisions, sessions: int, code: Sequence[str]) -> list[st
     return [*lines, "  times below are the working tree's; stored baselines are not used", ""]
 
 
-def closing(
-    cases: Mapping[str, judging.Both], removed: Sequence[str], *, asked: int, uncollected: bool
-) -> list[str]:
+def closing(cases: Mapping[str, judging.Both], *, asked: int, uncollected: bool) -> list[str]:
     """Returns the lines below the tables: what was compared, and what the tests do not show.
 
-    So many tests were only `asked`. `removed` are tests that only the base has; with `uncollected`, it could
-    not collect some of the others.
+    So many tests were only `asked`. With `uncollected`, the base could not collect some of them.
     """
     codes = {nodeid: judging.same_code(case) for nodeid, case in cases.items()}
     known = {nodeid: same for nodeid, same in codes.items() if same is not None}
@@ -280,6 +313,4 @@ def closing(
         lines.append("if the base has to be built first, give --gpukern-against-setup=CMD")
     if new:
         lines.append(f"{len(new)} new, not in the base: {named(new, SHOWN)}")
-    if removed:
-        lines.append(f"{len(removed)} removed since the base: {named(removed, SHOWN)}")
     return lines

@@ -30,7 +30,7 @@ from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.gpu.processes import is_alive
 from pytest_gpukern.processes import messages
 from pytest_gpukern.processes.process import STACKS_SIGNAL
-from pytest_gpukern.session.item import measures_in, note_lost_context, tear_down, why_not_passed
+from pytest_gpukern.session.item import checks_in, note_lost_context, tear_down, why_not_passed
 from pytest_gpukern.session.stash import CHILD, LOST, environment_of
 
 _LOOK_S = 1.0
@@ -194,7 +194,7 @@ class Child:
             config.hook.pytest_deselected(items=others)
             items[:] = [item for item in items if item.nodeid in wanted]
         if self.begin.request.collects_all:
-            self._others = tuple(item.nodeid for item in others if measures_in(item))
+            self._others = tuple(item.nodeid for item in others if checks_in(item))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:

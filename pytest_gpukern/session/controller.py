@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -107,6 +107,7 @@ class Controller:
         self._green = False
         self._unmeasured: dict[str, str] = {}
         """Test that neither failed nor has a result → why."""
+        self._xfailed: dict[str, str] = {}
         self._skipped_files: dict[str, str] = {}
         self._begun_s = time.monotonic()
         self._spent_s: dict[str, float] = {}
@@ -197,6 +198,10 @@ class Controller:
             self._unmeasured[report.nodeid] = "its test measured nothing"
         elif ended:
             self._unmeasured.pop(report.nodeid, None)
+        if report.skipped and expected:
+            self._xfailed[report.nodeid] = _why_skipped(report)
+        elif ended:
+            self._xfailed.pop(report.nodeid, None)
         self._attempts[report.nodeid] += report.when == "setup"
         if report.when == "call" and report.passed and not expected:
             self._passed.add(report.nodeid)
@@ -346,6 +351,7 @@ class Controller:
                     self._compare_all()
                     self._write_baselines()
                     self._problems += self._not_judged()
+                    self._tell_what_is_weaker()
                     if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
                         self._problems += self._not_run()
                 self._write_forms(in_summary=False)
@@ -414,21 +420,46 @@ class Controller:
         return [f"{shortfall}; a worker ended and none replaced it ({restarts})"]
 
     def _missing(self) -> list[str]:
+        return [
+            f"--gpukern-fail-on=missing: {len(ids)} recorded {'case' if len(ids) == 1 else 'cases'} did not "
+            f"run: {reason} ({', '.join(sorted(ids))})"
+            for reason, ids in sorted(self._recorded_but(self._unmeasured, gone=True).items())
+        ]
+
+    def _recorded_but(self, left: Mapping[str, str], *, gone: bool) -> dict[str, set[str]]:
+        """Returns why recorded cases fail no test → these cases: of tests `left` out, or that are gone."""
         store, devices = environment_of(self._config).store, {device_uuid(self._config) or "", *self._cards}
         why: dict[str, set[str]] = {}
         for cases, model_key in self._by_model(self._known_and_left):
             with contextlib.suppress(FileError):  # reported elsewhere
                 recorded = store.on_record(cases, model_key, devices)
-                for test in cases.tests.keys() & self._unmeasured.keys():
-                    why.setdefault(self._unmeasured[test], set()).update({cases.tests[test]} & recorded)
-                gone = recorded & {*store.to_prune(cases, model_key).ids}
-                why.setdefault(cases.why_gone, set()).update(gone)
-        return [
-            f"--gpukern-fail-on=missing: {len(ids)} recorded {'case' if len(ids) == 1 else 'cases'} did not "
-            f"run: {reason} ({', '.join(sorted(ids))})"
-            for reason, ids in sorted(why.items())
-            if ids
-        ]
+                for test in cases.tests.keys() & left.keys():
+                    why.setdefault(left[test], set()).update({cases.tests[test]} & recorded)
+                if gone:
+                    of_none = recorded & {*store.to_prune(cases, model_key).ids}
+                    why.setdefault(cases.why_gone, set()).update(of_none)
+        return {reason: ids for reason, ids in why.items() if ids}
+
+    def _tell_what_is_weaker(self) -> None:
+        """Says what lets more pass than at the base or by the record, beside findings of single tests.
+
+        It fails the run with `weaker`. Cases that are gone are told by `missing` or beside the records, too.
+        """
+        settings, ahead = settings_of(self._config), self._ahead
+        texts, now = [*ahead.weaker], self._unmeasured | self._xfailed
+        why: dict[str, set[str]] = {}
+        for test in ahead.passed_before & now.keys():
+            why.setdefault(now[test], set()).add(test)
+        fails = "weaker" in settings.fail_on
+        gone = fails and "missing" not in settings.fail_on
+        if settings.benchmark and settings.baseline not in ("off", "update") and (gone or self._xfailed):
+            why |= self._recorded_but(self._xfailed, gone=gone)
+        for reason, names in sorted(why.items()):
+            texts.append(f"{len(names)} cannot fail any more: {reason} ({', '.join(sorted(names))})")
+        if fails:
+            self._problems += [f"--gpukern-fail-on=weaker: {text}" for text in texts]
+        else:
+            self._since_record += [f"weaker: {text}" for text in texts]
 
     def pytest_terminal_summary(self) -> None:
         self._write_forms(in_summary=True)

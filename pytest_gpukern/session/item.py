@@ -62,6 +62,11 @@ def may_use_gpu(item: pytest.Item) -> bool:
     return not FIXTURES.isdisjoint(getattr(item, "fixturenames", ())) or measures_in(item)
 
 
+def checks_in(item: pytest.Item) -> bool:
+    """Returns whether this plugin measures in a test, or rejects broken variants there."""
+    return "gpu_benchmark" in getattr(item, "fixturenames", ()) or measures_in(item)
+
+
 def measures_in(item: pytest.Item) -> bool:
     """Returns whether this plugin measures in a test.
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -31,6 +31,8 @@ class Ahead:
         compared_with: what verdicts compare with, in a word or two.
         heading: lines above the report's tables; `closing` stands below them.
         problems: why the run fails, besides its tests.
+        passed_before: tests that passed in what they are compared with.
+        weaker: what else checks less than there, a sentence each.
     """
 
     endings: Mapping[str, Ending] = field(default_factory=dict)
@@ -39,6 +41,8 @@ class Ahead:
     heading: Sequence[str] = ()
     closing: Sequence[str] = ()
     problems: Sequence[str] = ()
+    passed_before: Set[str] = frozenset()
+    weaker: Sequence[str] = ()
 
 
 class Plan(Protocol):

@@ -82,11 +82,6 @@ def test_only_the_bases_sessions_run_in_the_other_tree_and_the_first_tells_of_re
     children = Children(RAN, positional=(A,))
     turns_of(sides, children).take([A], 2)
     assert not any(request.collects_all for request in children.requests), "others were not removed"
-    children = Children(RAN)
-    beside = turns_of(sides, children)
-    beside.finds_removed = False
-    beside.take([A], 2)
-    assert not any(request.collects_all for request in children.requests), "nobody asks for one test"
 
 
 B = "test_it.py::test_b"

@@ -1,0 +1,89 @@
+"""Finds what else lets more pass than at the base, besides weaker checks of a test: options and records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from _pytest.config.findpaths import load_config_dict_from_file
+
+from pytest_gpukern.baseline import codec
+from pytest_gpukern.baseline.record import Baseline, Record, only
+from pytest_gpukern.report.units import SHOWN, named
+from pytest_gpukern.revisions.git import Revisions, run
+from pytest_gpukern.values.failure_table import NOTHING
+from pytest_gpukern.values.options import DEFAULT_THRESHOLD, parse_threshold
+from pytest_gpukern.values.untrusted_json import FileError
+
+_FAIL_ON, _THRESHOLD, _ADDED = "gpukern_fail_on", "gpukern_threshold", "addopts"
+_OTHERS = tuple(f"gpukern_{name}" for name in ("baseline", "baseline_dir", "scope", "timer", "cache"))
+"""What decides what times are compared with. By other options, as `backend`, tests are skipped or gone."""
+
+
+_OF_PYTEST = tuple(f"{dot}pytest.{kind}" for kind in ("toml", "ini") for dot in ("", "."))
+_INI_FILES = (*_OF_PYTEST, "pyproject.toml", "tox.ini", "setup.cfg")
+"""In the order in which pytest looks for them."""
+
+
+def weaker_options(root: Path, revisions: Revisions, worktree: Path) -> Iterator[str]:
+    """Yields which values of the root folder's ini file let more pass than the base's, or may do so."""
+    if not root.is_relative_to(revisions.top):
+        return
+    base, head = ini_of(worktree / root.relative_to(revisions.top)), ini_of(root)
+    for name in (_FAIL_ON, _THRESHOLD, _ADDED, *_OTHERS):
+        was, now = base.get(name, ""), head.get(name, "")
+        if now != was and _lets_more_pass(name, was, now):
+            yield f"{name} = {was or 'nothing'} → {now or 'nothing'}"
+
+
+def ini_of(folder: Path) -> dict[str, str]:
+    """Returns what the file says that pytest reads in a folder, as texts.
+
+    Sessions of the base cannot tell: they are given what this run has read.
+    """
+    files = (folder / name for name in _INI_FILES if (folder / name).is_file())
+    values = next((found for file in files if (found := load_config_dict_from_file(file)) is not None), {})
+    texts = {name: of.value for name, of in values.items()}
+    return {name: " ".join(of) if isinstance(of, list) else str(of) for name, of in texts.items()}
+
+
+def _lets_more_pass(name: str, was: str, now: str) -> bool:
+    before, after = ({*text.replace(",", " ").split()} for text in (was, now))
+    if name == _THRESHOLD:
+        least = [parse_threshold(text, name) if text else DEFAULT_THRESHOLD for text in (was, now)]
+        return least[1] > least[0]
+    if name == _FAIL_ON:
+        return bool(before - after - {NOTHING}) or NOTHING in after - before
+    return name != _ADDED or bool(after - before)
+
+
+def weaker_records(revisions: Revisions, worktree: Path) -> Iterator[str]:
+    """Yields which records of the base have sessions that were changed or taken out.
+
+    No command does that, but for epochs between the first and the newest: an update opens a new one.
+    """
+    listed = ["diff", "-z", "--name-only", "--no-renames", "--diff-filter=MD"]
+    changed = run([*listed, revisions.base, "--", "*.json"], revisions.top)
+    for path in filter(None, changed.split("\0")):
+        with suppress(FileError):  # no record
+            before, after = codec.load(worktree / path), Baseline("", "")
+            with suppress(FileError):  # deleted, or damaged
+                after = codec.load(revisions.top / path)
+            cases = [name for name, record in before.cases.items() if _lost(record, after.of(name))]
+            if cases:
+                yield f"{path}: sessions on record were changed or taken out: {named(cases, SHOWN)}"
+
+
+def _lost(before: Record, after: Record) -> bool:
+    held = {(of.session, of.recorded): of for of in after.sessions}
+    for was in before.sessions:
+        now = held.get((was.session, was.recorded), was)
+        both = {of.key for of in was.measurements} & {of.key for of in now.measurements}
+        if only(was, both) != only(now, both):
+            return True
+    newest, opened = before.epochs[-1], [of.opened for of in after.epochs]
+    if not {before.epochs[0].opened, newest.opened} <= {*opened}:
+        return True
+    kept = after.epochs[opened.index(newest.opened)]
+    return any(len(kept.holding(key)) < len(newest.holding(key)) for key in newest.keys)
