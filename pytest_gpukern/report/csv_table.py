@@ -80,6 +80,7 @@ def facts_of(row: ResultRow, measurement: Measurement) -> dict[str, Cell]:
         **_errors(result),
         **_verdict(row),
         **_observed(result, measurement),
+        "findings": "; ".join(f"{found.kind}: {found.text}" for found in result.findings) or None,
     }
 
 

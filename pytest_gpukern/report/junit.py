@@ -25,6 +25,7 @@ def properties(run: RunResults) -> list[tuple[str, str]]:
         "high": _change(verdict.ratio_high) if verdict else "",
         "verdict": kind,
         "reason": row.standing.line,
+        "findings": "; ".join(f"{found.kind}: {found.text}" for found in result.findings),
         "since": "; ".join(card.since) if card else "",
         "why": ", ".join(card.why) if card else "",
         "repeat": card.repeat if card else "",

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from pytest_gpukern.findings.weaker import WEAKER
 from pytest_gpukern.report import units
 from pytest_gpukern.report.conclusion import FailureCard, Others, cards, context, headline, others
 from pytest_gpukern.report.layout import tied
@@ -27,8 +28,11 @@ _MOST_ROWS = 10
 """Failures in the first table, and commands below it: a screen of a comment."""
 _HEAD = "| verdict | case | change | {before} → now | of limit | reason |\n|---|---|---|---|---|---|"
 _HEAD_OF_CHANGES = "| verdict | cases | change | reason |\n|---|---|---|---|"
-_LABEL = "slower on purpose"
-"""The label of a pull request that the workflow of `gpukern init` reads."""
+_ACCEPTED_BY = {
+    "slower on purpose": "`--gpukern-fail-on=none`",
+    "weaker on purpose": "no `weaker` in `--gpukern-fail-on`",
+}
+"""Label of a pull request that the workflow of `gpukern init` reads → what does the same elsewhere."""
 _CUT = "More does not fit: `gpukern report` tells it."
 _URL = re.compile(r"https?://[\w.:/-]+")
 _MARKUP = re.compile(r"[!\"#$&'*:<>?@\[\\\]^_`{|}~]|(?<=www)\.", re.IGNORECASE)
@@ -117,9 +121,12 @@ def _to_accept(run: RunResults, failed: Sequence[FailureCard]) -> Iterator[_Part
     if acceptable:
         results = {result.nodeid: result for card in acceptable for result in card.results if result}
         yield _commands("To accept what is meant", [accept(run, [*results.values()])])
-    elif run.base and any(card.kind not in STATES or STATES[card.kind].fail_on for card in failed):
-        label = f"In the workflow of `gpukern init`: give the pull request the label `{_LABEL}`."
-        yield _Part("**To accept what is meant**\n", [f"{label} Elsewhere: `--gpukern-fail-on=none`."])
+    elif run.base:
+        kinds = {card.kind for card in failed if card.kind not in STATES or STATES[card.kind].fail_on}
+        labels = sorted({f"{'weaker' if kind == WEAKER.upper() else 'slower'} on purpose" for kind in kinds})
+        begin = "In the workflow of `gpukern init`: give the pull request the label"
+        lines = [f"{begin} `{label}`. Elsewhere: {_ACCEPTED_BY[label]}." for label in labels]
+        yield _Part("**To accept what is meant**\n", lines)
     if advice := next((card.advice for card in failed if card.advice), ""):
         yield _Part("", [f"{unmarked(advice[:1].upper() + advice[1:])}."])
 

@@ -246,6 +246,18 @@ def test_a_pull_request_fails_where_it_makes_kernels_slower_or_wrong(tmp_path, o
     assert runner.asked_of_github("12\n345\n")[1:] == updates
 
 
+@pytest.mark.parametrize("labels", [("slower on purpose",), ("weaker on purpose",)])
+def test_a_pull_request_that_checks_less_fails_without_its_label(tmp_path, origin, labels):
+    merge = merged_pull_request(origin, test_suite=SUITE.replace("Tolerance()", "Tolerance(rtol=1e-12)"))
+    options = "-p fake_gpu --gpukern-sessions=2"
+    runner = Runner(tmp_path, origin, "pull_request", merge, options, labels)
+    assert runner.run(JOBS["gpu"]) == (0 if labels == ("weaker on purpose",) else 1), runner.output
+    assert "y: rtol 0 → 1e-12" in runner.output
+    assert ("the label `weaker on purpose`" in (runner.workspace / "comment.md").read_text()) == (
+        labels != ("weaker on purpose",)
+    )
+
+
 def test_a_job_that_measured_nothing_says_so_in_the_place_of_the_comment_before(tmp_path, origin):
     runner = Runner(tmp_path, origin, "pull_request", merged_pull_request(origin, kernels=SLOWER))
     assert runner.run(JOBS["gpu"]) != 0, runner.output

@@ -26,7 +26,7 @@ from pytest_gpukern.report.terminal import render
 from pytest_gpukern.values import verdict_table
 from pytest_gpukern.values.failure_table import FAILURES, with_verdicts
 from pytest_gpukern.values.note import About, Note
-from pytest_gpukern.values.result import Correctness, SessionRole
+from pytest_gpukern.values.result import Correctness, Finding, SessionRole
 from pytest_gpukern.values.verdict_table import STATES, StateRow, Tone, VerdictKind
 
 WHERE = "vector_exp/cupy.exp/n=1000"
@@ -148,6 +148,27 @@ def test_the_option_knows_a_word_that_only_the_row_of_a_verdict_names():
     rows = with_verdicts(FAILURES, [*VerdictKind, added])
     assert rows.keys() - FAILURES.keys() == {"made-up"}
     assert rows["made-up"].fails == "a time is MADE-UP"
+
+
+# --- findings -------------------------------------------------------------------------------------
+
+
+def test_a_finding_is_in_every_form_and_says_how_a_weaker_check_is_accepted_in_a_pull_request(tmp_path):
+    weak = Finding("weaker", "y: rtol 1e-06 → 0.01")
+    made = result("cupy.exp", measured(), verdicts=[verdict("SAME", 1.0)], findings=(weak,))
+    run = RunResults([made], compared_with="against 0f3a2b1")
+    assert f"weaker {WHERE}: {weak.text}" in " ".join(text_of(run, verbose=False).split())
+    assert weak.text in json.dumps(data_of(run), ensure_ascii=False)
+    assert f"weaker: {weak.text}" in csv_text([run])
+    assert ("gpukern.findings", f"weaker: {weak.text}") in properties(run)
+    write_run_file(tmp_path / "run.json", run)
+    assert read_run(tmp_path / "run.json").results == (made,)
+    assert "1e-06 → 0.01" in comment(run)
+    assert "on purpose" not in comment(run)
+    reasons = tuple(failures(made, FAILURES))
+    failed = dataclasses.replace(run, failures={made.nodeid: Failure(str(reasons[0]), reasons)})
+    assert "label `weaker on purpose`. Elsewhere: no `weaker` in `--gpukern-fail-on`." in comment(failed)
+    assert "slower on purpose" not in comment(failed)
 
 
 # --- notes ----------------------------------------------------------------------------------------

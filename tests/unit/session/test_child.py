@@ -8,8 +8,6 @@ import threading
 import time
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from plugin.fake_gpu import lock_state
@@ -19,8 +17,6 @@ from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.messages import Begin, ChildRequest, Import, encoded
 from pytest_gpukern.processes.sessions import ChildSessions, Ending
 from pytest_gpukern.session.child import files_to_collect, wait_for_turn
-from pytest_gpukern.session.item import context_of
-from pytest_gpukern.session.stash import CHILD, ENVIRONMENT
 
 BEGIN = Begin((), (), ChildRequest())
 NAMES = ("early_first", "early_second")
@@ -147,13 +143,3 @@ def test_only_the_files_of_wanted_tests_are_collected_where_they_can_be_told(tmp
     assert files_to_collect([*wanted, "gone.py::test_d"], tmp_path) is None
     (tmp_path / "sm[90].py").touch()
     assert files_to_collect([*wanted, "sm[90].py::test_d"], tmp_path) is None
-
-
-@pytest.mark.parametrize("asks", [True, False])
-def test_a_test_knows_whether_it_is_checked_already_and_whether_its_session_only_asks(asks):
-    child = SimpleNamespace(begin=Begin((), (), ChildRequest(checked=frozenset(["a"]), asks=asks)))
-    for stash, told in (({CHILD: child}, (True, asks)), ({}, (False, False))):
-        config = SimpleNamespace(stash={ENVIRONMENT: None, **stash}, rootpath=Path())
-        item = SimpleNamespace(config=config, nodeid="a", path=Path(), iter_markers=lambda name: ())
-        context = context_of(item)
-        assert (context.checked, context.asks) == told
