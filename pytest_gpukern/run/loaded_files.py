@@ -129,7 +129,7 @@ class Project:
             reads: patterns of further files, from the test's folder.
             opened: files that it was seen to open, by their paths from the top, or absolute elsewhere.
         """
-        start = self._inside(realpath(test))
+        start = self.path_of(test)
         if start is None:
             return Loads(unsure=f"{test} lies outside of the repository")
         folder = dirname(start)
@@ -182,6 +182,10 @@ class Project:
         kept = sorted(path for path in paths if below is None or not path.startswith(f"{below}/"))
         text = "".join(f"{path}\0{self._hash_of(path)}\0" for path in kept)
         return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+
+    def path_of(self, file: Path) -> str | None:
+        """Returns the path of a file from the top; None if it lies elsewhere."""
+        return self._inside(realpath(file))
 
     def _inside(self, path: str) -> str | None:
         """Returns the path from the top of what lies in the repository; empty for the top itself."""
@@ -499,7 +503,7 @@ def _right(result: int) -> int:
     raise OSError(number, f"{os.strerror(number)}{limit}")
 
 
-_SYSTEM = ("/usr/", "/lib", "/opt/", "/nix/")
+_SYSTEM = ("/usr/", "/lib", "/etc/", "/opt/", "/nix/")
 """What the machine's image installs, as CUDA's libraries; the driver's version is compared."""
 
 
@@ -524,7 +528,8 @@ def _is_installed(file: str) -> bool:
     place = realpath(file)
     for folder in folders:
         if place.startswith(folder):
-            return _top_level(place.removeprefix(folder)) in names
+            top = _top_level(place.removeprefix(folder))
+            return top in names or top == "_virtualenv"  # which virtualenv writes, of no distribution
     return place.startswith(others)
 
 

@@ -13,7 +13,7 @@ import os
 import platform
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -156,6 +156,7 @@ def leave_out_unchanged(config: pytest.Config, items: list[pytest.Item], path: P
     mine = [item for item in items if may_use_gpu(item)]
     try:
         known = _Known(config, path)
+        known.refuse_gone({item.nodeid for item in items})
         reasons = {item.nodeid: known.why_run(item) for item in mine}
         vouches = known.words
     except _NothingVouchesError as error:
@@ -233,6 +234,18 @@ class _Known:
             "conftest.py",
             conftest,
         )
+
+    def refuse_gone(self, collected: Set[str]) -> None:
+        """Has everything run if a test is gone from a file that changed: who looks for it sees what runs."""
+        inside = {self._project.path_of(self._root / file): file for file in self._test_files}
+        changed = {inside[path] for path in self._changed if path in inside}
+        for test in self._voucher.tests:
+            if test.partition("::")[0] in changed and test not in collected:
+                raise _NothingVouchesError(f"{test} is gone")
+
+    @property
+    def _test_files(self) -> set[str]:
+        return {test.partition("::")[0] for test in self._voucher.tests}
 
     def _loads(self, file: Path, reads: tuple[str, ...]) -> Loads:
         return self._project.loads(file, reads)

@@ -271,6 +271,13 @@ def test_everything_runs_where_the_run_cannot_vouch_and_the_reason_is_told(decid
     assert VOUCHING[name][1] in decided[name][1]
 
 
+def test_everything_runs_where_a_test_is_gone(project):
+    (project / "tests/beside/test_beside.py").unlink()
+    git(project, "add", "-A")
+    _, output = pytest_in(project, "--collect-only", "--gpukern-only-changed=run.json")
+    assert f"{len(LOADED) - 1} tests collected" in output
+
+
 def test_what_does_not_run_is_unchanged_and_never_passed(project):
     status, output = pytest_in(project, "--gpukern-only-changed=run.json", "--gpukern-report=later.json")
     assert f"{len(LOADED)} of {len(LOADED)} not run: nothing that they load differs from " in output
