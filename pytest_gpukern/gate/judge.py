@@ -122,8 +122,8 @@ class Basis:
     def change(self, sessions: Sequence[SessionTime], fresh: Sequence[Measurement]) -> Change:
         return change_since(sessions, fresh, device=self.device, shared=self.shared)
 
-    def against(self, fresh: Sequence[Measurement]) -> tuple[list[Measurement], Basis]:
-        """Returns what new times would be at least without other programs, and recorded ones at most."""
+    def without_others(self, fresh: Sequence[Measurement]) -> tuple[list[Measurement], Basis]:
+        """Returns new times as they would be at least without other programs, and recorded ones at most."""
         quiet = (structs.replace(old, measurement=_at_most(old.measurement)) for old in self.sessions)
         return _at_least(fresh, self.recorded), replace(self, sessions=tuple(quiet))
 
@@ -160,7 +160,7 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
         return verdict
 
     verdict = _unless_busy(
-        screened(fresh, basis), basis.recorded, fresh, lambda: screened(*basis.against(fresh))
+        screened(fresh, basis), basis.recorded, fresh, lambda: screened(*basis.without_others(fresh))
     )
     if basis.anchor and _barred(fresh, basis.anchor, basis.conditions) is None:
         verdict = _with_anchor(verdict, basis.change(basis.anchor, fresh), threshold)
@@ -209,7 +209,7 @@ def confirm(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> V
         return _unconfirmed(suspicion, again)
     despite = _despite_others(fresh)
     if again.kind is VerdictKind.SLOWER:
-        fresh, basis = basis.against(fresh)
+        fresh, basis = basis.without_others(fresh)
 
     def compared_with(recorded: Sequence[SessionTime], since: str = "") -> Verdict:
         change = basis.change(recorded, fresh)
@@ -453,29 +453,27 @@ def _despite_others(new: Sequence[Measurement]) -> list[str]:
     return [f"at least so much, though {words} meanwhile"] if words else []
 
 
-def _at_most(old: Measurement) -> Measurement:
+def _at_most(timed: Measurement) -> Measurement:
     """Returns a time as it would have been at most without other programs."""
-    most = old.seen(LOAD, MOST)
-    return _taking(old, most) if most and _busy([old]) else old
+    most = timed.seen(LOAD, MOST)
+    return _taking(timed, most) if most and _busy([timed]) else timed
 
 
 def _at_least(new: Sequence[Measurement], old: Sequence[Measurement]) -> list[Measurement]:
     """Returns times as they would be at least without other programs.
 
-    If the old ones were beside as busy programs, CPU times are compared as they are. Else a fixed loop tells
-    how much slower the CPUs are, as where others share their cores. Other code may lose twice as much as that
-    loop. Where it is not known, we take the CPUs for half as fast.
+    A fixed loop tells how much slower the CPUs are than for the old times, as where others share their cores.
+    Beyond what we allow for anyway, other code may lose twice as much as that loop. Where it is not known, we
+    take them for half as fast.
     """
-    alike = all(timed.seen(LOAD, MOST) and 2 * _others([timed]) >= _others(new) for timed in old)
     loops = [loop for timed in old if (loop := timed.seen(LOAD, LOOP))]
 
     def at_least(timed: Measurement) -> Measurement:
         if not _busy([timed]):
             return timed
         loop, least = timed.seen(LOAD, LOOP), timed.seen(LOAD, LEAST) or _NO_LEAST_NS
-        growth = 2 * loop / statistics.median(loops) - 1 if loop and loops else 2.0
-        own = timed.seen(LOAD, MOST) if alike else None
-        return _taking(timed, own or least / max(1.0, growth / CPU_GROWTH))
+        growth = 2 * loop / statistics.median(loops) - CPU_GROWTH if loop and loops else 2.0
+        return _taking(timed, least / max(1.0, growth / CPU_GROWTH))
 
     return list(map(at_least, new))
 
@@ -486,8 +484,16 @@ def _taking(timed: Measurement, ns: float) -> Measurement:
 
 
 def _without_others(pairs: Sequence[Pair]) -> list[Pair]:
-    """Returns pairs of the most that the base would take without other programs and the head's least."""
-    return [(_at_most(base), _at_least([head], [base])[0]) for base, head in pairs]
+    """Returns pairs of the most that the base would take without other programs and the head's least.
+
+    Neighbours are beside the same programs. So if both know it, we compare their CPU times.
+    """
+
+    def bounded(base: Measurement, head: Measurement) -> Pair:
+        both = base.seen(LOAD, MOST) and head.seen(LOAD, MOST)
+        return _at_most(base), _at_most(head) if both else _at_least([head], [base])[0]
+
+    return [bounded(*pair) for pair in pairs]
 
 
 def _with_anchor(verdict: Verdict, since_first: Change, threshold: float) -> Verdict:

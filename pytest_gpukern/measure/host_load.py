@@ -42,8 +42,8 @@ LOOP = "loop_ns"
 CPU_GROWTH = 1.15  # CPU time was 0.8 to 1.2 times as long below 2 ms where most calls were not preempted,
 _MOST_GROWTH = 3.0  # else 0.9 to 2.9 times: caches were cold, and memory may be another CPU's
 _SHORT_NS = 2e6
-_UNFAIR = 2.0  # times of several threads were up to 1.3 times what fair shares explain,
-_STALLED_NS = 150e6  # or 80 ms more where the threads of 20 loops of 16 µs waited for each other
+UNFAIR = 2.0  # times of several threads were up to 1.3 times what fair shares explain,
+STALLED_NS = 150e6  # or 80 ms more where the threads of 20 loops of 16 µs waited for each other
 _ONE_THREAD = 1.05  # CPU time of the process ÷ the calling thread's; clocks are read one after the other
 _READING_NS = 500.0  # of a sample's CPU time are the clocks themselves
 
@@ -107,7 +107,7 @@ class HostLoadObservation(Observation):
         time slice of others at each barrier. One thread takes no less than its CPU time.
         """
         began, few = self.began, len(timed.samples_ns) / 2  # fewer than this leave the median call alone
-        least, most = (timed.summary.median_ns * left - _STALLED_NS) / _UNFAIR, None
+        least, most = (timed.summary.median_ns * left - STALLED_NS) / UNFAIR, None
         process_s, thread_s = ended.process_s - began.process_s, ended.thread_s - began.thread_s
         if timed.cpu_ns is not None and process_s <= _ONE_THREAD * thread_s:
             calm = ended.preemptions - began.preemptions < few and timed.cpu_ns < _SHORT_NS
@@ -161,7 +161,7 @@ def used_by_others(since: CpuTimes, now: CpuTimes) -> float:
 
 def _loop_ns() -> float:
     times = [time.thread_time_ns()]
-    for _ in range(5):
+    for _ in range(20):
         sum(range(10_000))
         times.append(time.thread_time_ns())
     return float(min(after - before for before, after in itertools.pairwise(times)))

@@ -1,10 +1,13 @@
 """Checks what fails a test, by name, and what does not. The GPU is fake, and so are its times."""
 
+import time
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 from made_up_runs import whole_run
 
+from pytest_gpukern.measure import host_load
+from pytest_gpukern.measure.host_load import CpuTimes
 from pytest_gpukern.values.failure_table import FAILURES
 
 from .conftest import FIRST, GPU_PROBLEM, SECOND, properties_in, repeat_sessions, results_in
@@ -154,23 +157,46 @@ def test_an_invalid_measurement_fails_its_test_and_is_never_recorded(gpu, monkey
     assert SECOND not in path.read_text()
 
 
-def test_a_slower_host_variant_fails_only_where_that_is_asked_for_and_fresh_sessions_confirm_it(
-    pytester, gpu, monkeypatch
-):
+@pytest.fixture
+def on_the_host(pytester, gpu, monkeypatch):
+    """Records two host variants, which then take 20 ms instead of a microsecond, and not by waiting."""
+    spinning = "[0 for _ in iter(lambda: time.thread_time() < until, False)]"
+    until = "until = time.thread_time() + float(os.environ.get('SPIN_S', 0))"
     pytester.makepyfile(
         test_doubling=GPU_PROBLEM.replace('"numba"', '"host"')
-        .replace("np.multiply(", "time.sleep(float(os.environ.get('SLEEP_S', 0)))\n        np.multiply(", 1)
+        .replace("np.multiply(", f"{until}\n        {spinning}\n        np.multiply(", 1)
         .replace("import os", "import os, time", 1)
     )
     gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
     repeat_sessions(pytester.path, 3)
-    monkeypatch.setenv("SLEEP_S", "0.02")
-    assert gpu().ret == pytest.ExitCode.OK
-    result = gpu("--gpukern-fail-on=host", "-rf")
+    monkeypatch.setenv("SPIN_S", "0.02")
+    return gpu
+
+
+def test_a_slower_host_variant_fails_only_where_that_is_asked_for_and_fresh_sessions_confirm_it(on_the_host):
+    assert on_the_host().ret == pytest.ExitCode.OK
+    result = on_the_host("--gpukern-fail-on=host", "-rf")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["SLOWER (end_to_end/host/*): * confirmed at least *"])
     assert sum(line.startswith("  accept    pytest ") and "=update " in line for line in result.outlines) == 2
     result.stdout.no_fnmatch_line("*fails no test*")
+
+
+@pytest.mark.parametrize(("threads", "outcomes"), [(1, {"failed": 2}), (2, {"passed": 2})])
+def test_beside_other_programs_a_slower_host_variant_fails_by_what_they_cannot_explain(
+    on_the_host, monkeypatch, threads, outcomes
+):
+    """Two threads might have waited for each other."""
+
+    def read():
+        now, own_s = time.monotonic(), time.thread_time()
+        return CpuTimes(now, 2, 1.9 * now, 0.0, 0.0, threads * own_s, own_s)
+
+    monkeypatch.setattr(host_load, "read", read)
+    result = on_the_host("--gpukern-fail-on=host", "-v")
+    result.assert_outcomes(**outcomes)
+    certain = "confirmed at least *; at least so much, though" if threads == 1 else ", but"
+    result.stdout.fnmatch_lines([f"*{certain} other programs used 95 % of *"])
 
 
 def test_an_expected_failure_covers_a_regression(recorded, slower, pytester):
