@@ -47,6 +47,7 @@ evidence: $(VENV)/.dev
 	$(BIN)/python docs/evidence/gate_simulation.py
 	$(BIN)/python docs/evidence/gate_on_gpu.py judge
 	$(BIN)/python docs/evidence/fleet_simulation.py
+	$(BIN)/python docs/evidence/busy_host.py replay tests/data/busy-host.json
 
 ## browser: install the Chromium in which tests open HTML reports; as root, on Debian or Ubuntu
 browser:

@@ -9,6 +9,7 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
+import busy_host  # noqa: E402
 import fleet_simulation  # noqa: E402
 import gate_on_gpu  # noqa: E402
 import gate_simulation  # noqa: E402
@@ -181,3 +182,12 @@ def test_faults_of_a_fleet_are_named_and_nothing_of_a_healthy_one():
     faults = {"GPU-100", "GPU-300", "host88", "host9999", "bits of GPU-700"}
     assert faults <= {*table["normal tails, with faults"]}
     assert table["normal tails, with faults"]["others"] == 0
+
+
+# host times beside other programs
+
+
+def test_a_session_on_the_host_holds_each_figure_of_each_call():
+    (figures,) = busy_host.session({"a call": lambda: None}).values()
+    assert len(figures) == len(busy_host.FIGURES)
+    assert busy_host.measured(figures, 2.0).summary.median_ns == 2 * figures[0] > 0
