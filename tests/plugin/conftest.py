@@ -137,7 +137,7 @@ def _no_further_processes(request, monkeypatch):
     """
     if "on_fake_gpu" in request.fixturenames:
         return
-    from pytest_gpukern.processes.sessions import ChildRun, ChildSessions, Ending
+    from pytest_gpukern.processes.sessions import ChildRun, ChildSessions, Ending, Waiting
     from pytest_gpukern.run import spine as settling
     from pytest_gpukern.session import stash as state
     from pytest_gpukern.values import settings
@@ -162,7 +162,7 @@ def _no_further_processes(request, monkeypatch):
     monkeypatch.setattr(state, "ISOLATED_WHEN_MEASURED", False)
     monkeypatch.setattr(settling, "judged_by_record", noted)
     monkeypatch.setattr(ChildSessions, "run", replay)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})  # so none waits beside another one
+    monkeypatch.setattr(Waiting, "prepare", lambda self, coming: None)
 
 
 @pytest.fixture
