@@ -26,8 +26,12 @@ from made_up_runs import whole_run
 from msgspec import structs
 
 import pytest_gpukern
+from pytest_gpukern.processes.sessions import Waiting
 
 from . import fake_gpu
+
+PREPARE = Waiting.prepare
+"""Starts the sessions to come; most tests start none."""
 
 
 def _load_the_package():
@@ -137,7 +141,7 @@ def _no_further_processes(request, monkeypatch):
     """
     if "on_fake_gpu" in request.fixturenames:
         return
-    from pytest_gpukern.processes.sessions import ChildRun, ChildSessions, Ending, Waiting
+    from pytest_gpukern.processes.sessions import ChildRun, ChildSessions, Ending
     from pytest_gpukern.run import spine as settling
     from pytest_gpukern.session import stash as state
     from pytest_gpukern.values import settings

@@ -15,10 +15,10 @@ from waiting import until
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.gpu.processes import is_alive
-from pytest_gpukern.processes.sessions import ChildRun, ChildSessions
+from pytest_gpukern.processes.sessions import ChildRun, ChildSessions, Waiting
 from pytest_gpukern.run.device_session import DeviceSession
 
-from .conftest import FIRST, GPU_PROBLEM, SECOND, repeat_sessions, results_in
+from .conftest import FIRST, GPU_PROBLEM, PREPARE, SECOND, repeat_sessions, results_in
 
 CONFTEST = """
 import os
@@ -218,6 +218,7 @@ def test_a_session_that_records_or_confirms_imports_its_backend_beside_the_one_b
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(ChildSessions, "start", start)
+    monkeypatch.setattr(Waiting, "prepare", PREPARE)
     gpu("--gpukern-baseline=create", "--gpukern-sessions=3").assert_outcomes(passed=2)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     gpu().assert_outcomes(passed=1, failed=1)
