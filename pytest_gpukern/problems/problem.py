@@ -426,6 +426,7 @@ class Problem:
         return made
 
     def specials(self, point: Point) -> SpecialValues:
+        """Returns input → special values that are planted among its elements at a point."""
         declared = self._special_values
         return (self._call(declared, point) if callable(declared) else declared) or {}
 
