@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Generator
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,7 +27,6 @@ from pytest_gpukern.session.item import (
 )
 from pytest_gpukern.session.stash import (
     BEGAN_WITH,
-    FIXTURE,
     OPENED,
     distributes,
     environment_for_test,
@@ -38,7 +36,6 @@ from pytest_gpukern.session.stash import (
     reports,
     settings_of,
     simulator_of,
-    stop_watching_files,
     watch_files,
 )
 from pytest_gpukern.values.options import (
@@ -101,7 +98,6 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_gpukern.session.isolation import Isolation
 
         isolation = Isolation(config)
-        stop_watching_files(config)
     if plugin_requested(config):
         environment = environment_of(config)
         if sanitizing_tool() is not None and environment.gpu.has_gpu:
@@ -174,6 +170,13 @@ def pytest_itemcollected(item: pytest.Item) -> Generator[None]:
     yield
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Tells what was opened before collecting apart from what collecting opens."""
+    if (opened := session.config.stash.get(OPENED, None)) is not None:
+        opened.begin_collecting()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
     collector: pytest.Collector,
@@ -182,9 +185,7 @@ def pytest_make_collect_report(
 
     A run that did not ask for this plugin keeps its error, and is told of the simulator.
     """
-    opened = collector.config.stash.get(OPENED, None) if isinstance(collector, pytest.File) else None
-    with opened.during(collector.nodeid) if opened is not None else nullcontext():
-        report = yield
+    report = yield
     if report.failed:
         from pytest_gpukern.session.collection import explain_failure
 
@@ -236,10 +237,7 @@ def pytest_fixture_setup(
 ) -> Generator[None, Any, Any]:
     """Measures on the GPU what a marked test hands to pytest-benchmark's fixture."""
     __tracebackhide__ = True
-    several = fixturedef.scope != "function"
-    opened = request.config.stash.get(OPENED, None) if several else None
-    with opened.during(f"{FIXTURE}{fixturedef.argname}") if opened is not None else nullcontext():
-        value = yield
+    value = yield
     if fixturedef.argname == "benchmark" and plugin_requested(request.config):
         from pytest_gpukern.session.take_over_benchmark import take_over, unlist_simulated
 

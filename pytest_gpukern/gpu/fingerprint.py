@@ -82,7 +82,14 @@ def asked_of_git(arguments: list[str], folder: Path, environ: Mapping[str, str] 
     command = ["git", "--no-optional-locks", *arguments]  # a look must not make the user's own git wait
     try:
         completed = subprocess.run(
-            command, cwd=folder, env=known, capture_output=True, text=True, timeout=_GIT_S, check=True
+            command,
+            cwd=folder,
+            env=known,
+            capture_output=True,
+            text=True,
+            timeout=_GIT_S,
+            check=True,
+            errors="surrogateescape",
         )
     except (OSError, ValueError, subprocess.SubprocessError):
         return None

@@ -79,8 +79,9 @@ class Voucher(Stored, frozen=True):
         conditions: what has to be equal, such as `library numpy` → `2.4.6`.
         fail_on: the kinds that failed it; a later run must not ask for more.
         threshold: the smallest slowdown that mattered, 0.02 for 2 %.
-        opened: file of tests, or fixture of several tests → what was opened while it was collected, or made,
-            as paths from the repository's top; "" → what was opened otherwise.
+        folder: pytest's root folder, as a path from the repository's top, as are all below.
+        always: what was opened before tests were collected.
+        opened: what was opened outside of tests, or in tests for which it does not vouch.
         tests: test that passed, and whose every time was judged or is new → what was opened in it.
     """
 
@@ -89,7 +90,9 @@ class Voucher(Stored, frozen=True):
     conditions: dict[str, str] = {}
     fail_on: tuple[str, ...] = ()
     threshold: float = 0.0
-    opened: dict[str, tuple[str, ...]] = {}
+    folder: str = ""
+    always: tuple[str, ...] = ()
+    opened: tuple[str, ...] = ()
     tests: dict[str, tuple[str, ...]] = {}
 
 

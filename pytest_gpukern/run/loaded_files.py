@@ -13,6 +13,7 @@ import ctypes
 import errno
 import fnmatch
 import functools
+import glob
 import hashlib
 import importlib.machinery
 import os
@@ -67,20 +68,10 @@ class Loads(NamedTuple):
 
 
 class _Imports(NamedTuple):
-    """Holds what a module imports, and whether it may keep what it loads.
-
-    Attributes:
-        files: what is imported.
-        packages: folders of packages of which any module may be meant.
-        keeps: whether a test may find in it what another one had it load, as in a cache.
-        asks: whether it asks for fixtures by name, so that a test's signature does not tell them.
-        unsure: what its source does not tell, in words.
-    """
+    """Holds what a module imports: files, folders of which any module may be meant, and what is not told."""
 
     files: frozenset[str] = frozenset()
     packages: frozenset[str] = frozenset()
-    keeps: bool = True
-    asks: bool = True
     unsure: str = ""
 
 
@@ -90,10 +81,13 @@ class Project:
     Args:
         top: its top folder.
         path: Python's, of which the folders in the repository count.
+
+    Attributes:
+        gone: files that were deleted, which an import may mean still.
     """
 
     def __init__(self, top: Path, path: Iterable[str] = ()) -> None:
-        self.top = top
+        self.top, self.gone = top, frozenset[str]()
         bases = map(realpath, path)
         self._bases = [of for of in bases if self._inside(of) is not None and not _holds_distributions(of)]
         self._packages_of = functools.cache(self._root_of_packages)
@@ -112,14 +106,15 @@ class Project:
     def tracked(self) -> dict[str, str]:
         """Path of each file that git tracks → why git cannot tell whether it changed; mostly empty."""
         listed = asked_of_git(["ls-files", "-z", "-v", "-s"], self.top) or ""
-        by_lfs = asked_of_git(["ls-files", "-z", "--", ":(top,attr:filter=lfs)"], self.top) or ""
-        tracked = {}
+        as_they_are = asked_of_git(["ls-files", "-z", "--", ":(top,attr:!filter)"], self.top) or ""
+        unfiltered, tracked = {*as_they_are.split("\0")}, {}
         for entry in filter(None, listed.split("\0")):
             about, _, path = entry.partition("\t")
             tag, mode, *_ = about.split()
             hidden = "assume-unchanged" if tag.islower() else "skip-worktree" if tag == "S" else ""
-            tracked[path] = "is a submodule" if mode == "160000" else hidden and f"is {hidden} for git"
-        return tracked | dict.fromkeys(filter(None, by_lfs.split("\0")), "is kept by git-lfs")
+            why = "is a submodule" if mode == "160000" else hidden and f"is {hidden} for git"
+            tracked[path] = why or ("" if path in unfiltered else "is kept by a filter of git, as by git-lfs")
+        return tracked
 
     def loads(self, test: Path, reads: Sequence[str] = (), opened: Iterable[str] = ()) -> Loads:
         """Returns what a test loads.
@@ -143,7 +138,7 @@ class Project:
                 continue
             files.add(path)
             unsure = unsure or self._why_unsure(path)
-            links = self._links_in(path)
+            links = self.links_in(path)
             files |= links
             todo += [target for link in links if (target := self._target(link))]
             if path.endswith(".py") and self._exists(path):
@@ -152,10 +147,13 @@ class Project:
                 todo += [*imports.files, *(file for of in imports.packages for file in self._modules_in(of))]
                 todo += self._variants_beside(path)
         ours = self._inside(str(FOLDER))
-        patterns = [normpath(join(folder, pattern)) for pattern in reads]
-        outside = next((pattern for pattern in patterns if pattern.startswith(("../", "/"))), None)
-        if outside is not None:
-            unsure = unsure or f"reads={outside!r} lies outside of the repository"
+        patterns = []
+        for pattern in reads:
+            ways = (pattern, f"{pattern}/*", pattern.replace("**/", ""))  # * means slashes, too
+            found = [normpath(join(glob.escape(folder), way)) for way in ways]
+            if not any(fnmatch.filter(self.tracked, way) for way in found):
+                unsure = unsure or f"reads={pattern!r} names no file of git"
+            patterns += found
         folders = [f"{folder}/" if folder else "", *([f"{ours}/"] if ours else [])]
         return Loads(frozenset(files), tuple(folders), tuple(patterns), unsure)
 
@@ -199,7 +197,7 @@ class Project:
     def _exists(self, path: str) -> bool:
         return isfile(self.top / path)
 
-    def _links_in(self, path: str) -> set[str]:
+    def links_in(self, path: str) -> set[str]:
         """Returns the path and the folders on its way that are symbolic links."""
         parts = path.split("/")
         ways = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
@@ -225,12 +223,11 @@ class Project:
 
     def _imports(self, path: str) -> _Imports:
         try:
-            source = (self.top / path).read_bytes()
-            tree = ast.parse(source)
+            tree = ast.parse((self.top / path).read_bytes())
         except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):
             return _Imports(unsure=f"{path} cannot be read as Python")
         package = self._package_of(path)
-        names, packages, unsure, keeps = set[str](), set[str](), "", _keeps(tree)
+        names, packages, unsure = set[str](), set[str](), ""
         for node in ast.walk(tree):
             match node:
                 case ast.Import():
@@ -258,8 +255,7 @@ class Project:
             for base in bases
             if isdir(at := join(base, *name.split("."))) and (inside := self._inside(at))
         }
-        asks = b"getfixturevalue" in source
-        return _Imports(frozenset(files), frozenset(folders), keeps, asks, unsure)
+        return _Imports(frozenset(files), frozenset(folders), unsure)
 
     def _files_of(self, name: str, bases: Iterable[str]) -> Iterator[str]:
         """Yields the files that may be imported for a name: packages, a module, an extension in place."""
@@ -268,10 +264,10 @@ class Project:
             for part in name.split("."):
                 at = join(at, part)
                 for file in (f"{at}/__init__.py", *(f"{at}{suffix}" for suffix in (".py", *_EXTENSIONS))):
-                    inside = self._inside(realpath(file)) if isfile(file) else None
-                    if inside is not None:
+                    inside = self._inside(realpath(file))
+                    if inside is not None and (isfile(file) or inside in self.gone):
                         yield inside
-                if not isdir(at):
+                if not isdir(at) and not any(of.startswith(f"{self._inside(at)}/") for of in self.gone):
                     break
 
     def _root_of_packages(self, folder: str) -> str:
@@ -285,25 +281,6 @@ class Project:
         root = relpath(self._packages_of(dirname(path)), self.top)
         inside = dirname(path) if root == "." else relpath(dirname(path), root)
         return "" if inside in ("", ".") else inside.replace("/", ".")
-
-
-_HOLD = (ast.Call, ast.Dict, ast.Set, ast.ListComp, ast.SetComp, ast.DictComp)
-
-
-def _keeps(tree: ast.Module) -> bool:
-    """Returns whether a module may keep what its functions load: in a variable of its own, or in a cache."""
-    own: list[ast.AST] = [of for of in tree.body if isinstance(of, (ast.Assign, ast.AnnAssign, ast.ClassDef))]
-    nodes = [*ast.walk(tree)]
-    for node in nodes:
-        if isinstance(node, ast.arguments):
-            own += [*node.defaults, *filter(None, node.kw_defaults)]
-    held = [part for of in own for part in ast.walk(of)]
-    return (
-        any(isinstance(part, _HOLD) or (isinstance(part, ast.List) and not part.elts) for part in held)
-        or any(isinstance(node, (ast.Global, ast.Nonlocal)) for node in nodes)
-        or any("cache" in getattr(node, "id", getattr(node, "attr", "")) for node in nodes)
-        or any(isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) for node in nodes)
-    )
 
 
 def _folders_above(path: str) -> Iterator[str]:
@@ -352,9 +329,8 @@ class OpenedFiles:
     def __init__(self, project: Project) -> None:
         self._top, self.project = project.top, project
         self._folders: dict[int, str] = {}
-        self._seen, self._of_test, self._data = set[str](), set[str](), set[str]()
-        self._before: dict[str, set[str]] = {}
-        self._in_test = False
+        self._seen, self._outside, self._of_test, self._data = set[str](), set[str](), set[str](), set[str]()
+        self._always: frozenset[str] | None = None
         self._known: frozenset[str] = frozenset()
         self._mapped: frozenset[bytes] = frozenset()
         self.why_blind, self._queue = "", -1
@@ -362,6 +338,10 @@ class OpenedFiles:
             self._watch()
         except (OSError, AttributeError) as error:
             self.why_blind = f"inotify cannot be used here: {error}"
+        loaded = sorted(path for path in self._strangers() if not path.startswith("/"))
+        if loaded:  # what it has read nobody saw
+            remedy = "name its module in pytest_plugins of the root conftest instead"
+            self.why_blind = f"{loaded[0]} was loaded before all conftests: {remedy}"
 
     def _watch(self) -> None:
         c = ctypes.CDLL(None, use_errno=True)
@@ -373,10 +353,13 @@ class OpenedFiles:
                 self._queue, os.fsencode(self._top / folder), self._OPENED | self._CREATED
             )
             self._folders[_right(watch)] = folder
-        probe = next(path for path in self.project.tracked if (self._top / path).is_file())
-        (self._top / probe).open("rb").close()
-        if probe not in self._events():  # some sandboxes accept a watch and tell nothing
-            self.why_blind = "inotify tells nothing here"
+        watched = {*self._folders.values()}
+        for probe in self.project.tracked:
+            if dirname(probe) in watched and isfile(self._top / probe) and not self.project.links_in(probe):
+                (self._top / probe).open("rb").close()
+                if probe not in self._events():  # some sandboxes accept a watch and tell nothing
+                    self.why_blind = "inotify tells nothing here"
+                break
 
     def _folders_below(self) -> list[str]:
         """Returns all folders but those of git and of environments."""
@@ -391,17 +374,15 @@ class OpenedFiles:
                 raise OSError(errno.ENOSPC, f"there are more than {_MOST_FOLDERS} folders")
         return found
 
-    @contextmanager
-    def during(self, what: str) -> Iterator[None]:
-        """Notes apart what is opened while entered, such as what collecting a file opens."""
-        of_others = self._of_test if self._in_test else self._before.setdefault("", set())
-        of_others |= self._news()
-        yield
-        self._before.setdefault(what, set()).update(self._news(), self._strangers())
+    def begin_collecting(self) -> None:
+        """Notes what was opened by now: plugins, early conftests and what these read serve every test."""
+        self._always = frozenset(self._news() | {*self._strangers()})
 
     def begin_test(self) -> None:
-        self._before.setdefault("", set()).update(self._news())
-        self._of_test, self._in_test = set(), True
+        self._outside |= self._news()
+        if self._always is not None:  # the first test: later ones look at their end, which may take 3 ms
+            self._outside.update(self._strangers())
+        self._of_test = set()
 
     def of_test(self) -> set[str]:
         """Returns what was opened since the test began, and data opened before, which may have been kept.
@@ -409,17 +390,21 @@ class OpenedFiles:
         Paths are from the top of the repository, or absolute for what lies elsewhere.
         """
         self._of_test |= self._news()
-        opened = set().union(self._of_test, *self._before.values())
+        opened = self._of_test | self._outside | (self._always or frozenset())
         self._data |= {path for path in opened if not path.endswith(".py")}
         return self._of_test | self._data
 
     def carried(self) -> dict[str, Any]:
         """Returns as plain JSON what travels on the report of a test's teardown."""
         self.of_test()
-        self._of_test.update(self._strangers())  # once a test: the map of a process with PyTorch takes 2 ms
-        before, self._before, self._in_test = self._before, {}, False
-        found = {file: sorted(paths) for file, paths in before.items() if paths}
-        return {"before": found, "opened": sorted(self._of_test), "blind": self.why_blind}
+        self._of_test.update(self._strangers())
+        outside, always, self._outside, self._always = self._outside, self._always, set(), None
+        return {
+            "opened": sorted(self._of_test),
+            "outside": sorted(outside),
+            "always": sorted(always or ()),
+            "blind": self.why_blind,
+        }
 
     @contextmanager
     def looking_away(self) -> Iterator[None]:
@@ -432,7 +417,7 @@ class OpenedFiles:
     def _news(self) -> set[str]:
         """Returns what was opened below the top since the last look.
 
-        A file that was made meanwhile is none: its content does not come from the repository.
+        A new file that was made meanwhile is none: its content does not come from the repository.
         """
         seen, self._seen = self._seen, set()
         return seen | self._events()
@@ -452,7 +437,8 @@ class OpenedFiles:
                     compiled = _CACHED.fullmatch(path)
                     source = "/".join(filter(None, compiled.groups())) + ".py" if compiled else path
                     (made if mask & self._CREATED else opened).add(path if mask & self._CREATED else source)
-        return {path for path in opened - made if not _OF_TOOLS.search(path)}
+        tracked = self.project.tracked
+        return {of for of in opened if of in tracked or not (of in made or _OF_TOOLS.search(of))}
 
     def _read(self) -> bytes:
         try:
@@ -503,8 +489,8 @@ def _right(result: int) -> int:
     raise OSError(number, f"{os.strerror(number)}{limit}")
 
 
-_SYSTEM = ("/usr/", "/lib", "/etc/", "/opt/", "/nix/")
-"""What the machine's image installs, as CUDA's libraries; the driver's version is compared."""
+_SYSTEM = ("/usr/", "/lib", "/opt/", "/nix/")
+"""Where the machine's image has shared objects, as CUDA's libraries; the driver's version is compared."""
 
 
 @functools.cache
@@ -515,7 +501,8 @@ def _distributed() -> tuple[frozenset[str], tuple[str, ...], tuple[str, ...]]:
     # Not packages_distributions(), which misses modules that top_level.txt does not name.
     records = ((of.read_text("RECORD") or "").splitlines() for of in metadata.distributions())
     names = {_top_level(line.lstrip('"')) for lines in records for line in lines}
-    return frozenset(names), tuple(folders), (*python, f"{sys.base_prefix}/lib/", f"{FOLDER}/", *_SYSTEM)
+    others = (*python, f"{sys.base_prefix}/lib/", f"{FOLDER}/", "/etc/python")
+    return frozenset(names), tuple(folders), others
 
 
 def _holds_distributions(folder: str) -> bool:
@@ -530,7 +517,7 @@ def _is_installed(file: str) -> bool:
         if place.startswith(folder):
             top = _top_level(place.removeprefix(folder))
             return top in names or top == "_virtualenv"  # which virtualenv writes, of no distribution
-    return place.startswith(others)
+    return place.startswith(others) or (not place.endswith(".py") and place.startswith(_SYSTEM))
 
 
 def _top_level(path: str) -> str:

@@ -24,8 +24,10 @@ from pytest_gpukern.session.item import why_not_passed
 from pytest_gpukern.session.plan import Ahead, Plan, hand_over
 from pytest_gpukern.session.stash import (
     KNOWN_CASES,
+    OPENED,
     UNCHANGED,
     device_uuid,
+    distributes,
     environment_of,
     runs_tests,
     settings_of,
@@ -100,7 +102,8 @@ class Controller:
         self._selected: dict[str, None] = {}
         self._reported: set[str] = set()
         self._opened: dict[str, list[str]] = {}
-        self._opened_before: dict[str, set[str]] = {}
+        self._opened_outside: set[str] = set()
+        self._opened_always: set[str] = set()
         self._blind = ""
         self._attempts = Counter[str]()
         self._passed: set[str] = set()
@@ -127,8 +130,22 @@ class Controller:
         return [self._results[nodeid] for nodeid in order if nodeid in self._results]
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Notes which tests there are."""
+        """Notes which tests there are, and what was opened here: tests elsewhere inherit variables."""
+        if self._config.pluginmanager.has_plugin("gpukern-isolation"):
+            self._note_opened()
         self._selected = dict.fromkeys(item.nodeid for item in session.items)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        """Notes what was opened here before workers start, which inherit its variables."""
+        if distributes(self._config):
+            self._note_opened()
+
+    def _note_opened(self) -> None:
+        if (opened := self._config.stash.get(OPENED, None)) is not None:
+            opened.begin_test()
+            self._take_opened(opened.carried())
+            opened.close()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
@@ -209,9 +226,7 @@ class Controller:
             self._passed.discard(report.nodeid)
         if "opened" in carried:
             self._opened[report.nodeid] = carried["opened"]
-            for file, paths in carried["before"].items():
-                self._opened_before.setdefault(file, set()).update(paths)
-            self._blind = self._blind or carried["blind"]
+            self._take_opened(carried)
         if report.when == "teardown":
             self._finished += 1
             if "id" in carried:
@@ -233,6 +248,11 @@ class Controller:
         if carried.get("rejected") and report.passed:
             self._rejected[report.nodeid] = carried["id"]
         self._take_result(report.nodeid, carried)
+
+    def _take_opened(self, carried: JsonDict) -> None:
+        self._opened_outside.update(carried["outside"])
+        self._opened_always.update(carried["always"])
+        self._blind = self._blind or carried["blind"]
 
     def _take_result(self, nodeid: str, carried: JsonDict) -> None:
         self._places[nodeid] = tuple(carried["place"])
@@ -391,7 +411,7 @@ class Controller:
 
         problem = self._blind or ("" if self._green and not self._problems else "it was not green")
         once = frozenset(test for test in self._passed if self._attempts[test] == 1)
-        ran = Ran(problem, once, self._opened, self._opened_before)
+        ran = Ran(problem, once, self._opened, self._opened_outside, self._opened_always)
         whole = self._config.stash.get(KNOWN_CASES, ((), False))[1]
         return voucher_of(self._config, ran, self.results, whole=whole)
 

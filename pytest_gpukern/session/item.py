@@ -416,7 +416,7 @@ def attach(item: pytest.Item, report: pytest.TestReport, call: pytest.CallInfo[N
 
             note_starter(item.nodeid)
     carries: JsonDict = {}
-    if report.when == "teardown" and stash.OPENED in item.config.stash and may_use_gpu(item):
+    if report.when == "teardown" and stash.OPENED in item.config.stash:
         carries |= item.config.stash[stash.OPENED].carried()
         report.gpukern = carries  # type: ignore[attr-defined]
     if test is None:

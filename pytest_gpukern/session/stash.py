@@ -39,8 +39,6 @@ BEGAN_WITH = pytest.StashKey[dict[str, str]]()
 """The environment variables of a run before it loaded any conftest."""
 OPENED = pytest.StashKey[Any]()
 """Sees what tests of this process open, in a run that measures in a repository of git."""
-FIXTURE = "fixture "
-"""What stands before the name of a fixture of several tests, where what it opened is noted."""
 UNCHANGED = pytest.StashKey[Any]()
 """Which tests this run left out, if it was asked to."""
 ISOLATED_WHEN_MEASURED = True

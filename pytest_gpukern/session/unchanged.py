@@ -12,8 +12,9 @@ import hashlib
 import os
 import platform
 import re
+import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -32,7 +33,6 @@ from pytest_gpukern.session.item import marker_of, may_use_gpu
 from pytest_gpukern.session.stash import (
     BEGAN_WITH,
     CHILD,
-    FIXTURE,
     UNCHANGED,
     environment_of,
     settings_of,
@@ -54,8 +54,9 @@ _OF_ALL = re.compile(
 )
 """Files that say what is installed and how tests run: where one changed, everything runs."""
 _VARIABLES = re.compile(
-    r"(NUMBA|TRITON|CUDA|TORCH|PYTORCH|CUPY|PYCUDA|NVIDIA|OMP|MKL|OPENBLAS|XLA|JAX)_.*|"
-    r"PYTHON(PATH|OPTIMIZE|HASHSEED|WARNINGS)|LD_(LIBRARY_PATH|PRELOAD)|PYTEST_PLUGINS"
+    r"(NUMBA|TRITON|CUDA|TORCH\w*|PYTORCH|CUPY|PYCUDA|NVIDIA|NVCC|CUBLAS|CUDNN|CUTLASS|NCCL|OMP|KMP|GOMP|MKL|"
+    r"OPENBLAS|XLA|JAX|TF)_.*|PYTHON(PATH|OPTIMIZE|HASHSEED|WARNINGS|DEVMODE)|LD_(LIBRARY_PATH|PRELOAD)|"
+    r"PYTEST_PLUGINS|CC|CXX|C\w*FLAGS|C\w*PATH|LIBRARY_PATH"
 )
 _OF_A_CARD = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES")
 """Which card of a model a runner hands out; the model is compared."""
@@ -63,11 +64,11 @@ _OF_A_CARD = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVIC
 
 def conditions(config: pytest.Config) -> dict[str, str]:
     """Returns what has to be equal in two runs, so that the same files do the same."""
-    environment, top = environment_of(config), str(config.rootpath)
+    environment, settings, top = environment_of(config), settings_of(config), str(config.rootpath)
     found, plugins = environment.gpu.fingerprint, config.pluginmanager.list_plugin_distinfo()
     began = config.stash.get(BEGAN_WITH, dict(os.environ))
     variables = {
-        f"variable {name}": hashlib.sha256(value.replace(top, ".").encode(errors="replace")).hexdigest()[:12]
+        f"variable {name}": _hash(value.replace(top, ".").encode(errors="replace"))
         for name, value in began.items()
         if _VARIABLES.fullmatch(name) and name not in _OF_A_CARD
     }
@@ -78,24 +79,37 @@ def conditions(config: pytest.Config) -> dict[str, str]:
         "card's model": environment.gpu.model_key(on_gpu=True) if environment.gpu.has_gpu else "none",
         "options": " ".join(environment.children.options),
         "plugins": " ".join(sorted({of.project_name for _, of in plugins})),
+        "machine": " ".join((platform.machine(), *platform.libc_ver())),
+        "optimization": f"{sys.flags.optimize} {sys.flags.dev_mode}",
+        "ini file": _hash(config.inipath.read_bytes() if config.inipath is not None else b""),
+        "timeout": f"{settings.timeout_s} s",
+        "records": _hash(*_contents(settings.baseline_dir, "*.json")),
         **variables,
-        **{f"library {of.name}": _version(of) for of in metadata.distributions()},
+        # Of two on Python's path the first is in use.
+        **{f"library {of.name}": _version(of) for of in reversed([*metadata.distributions()])},
     }
+
+
+def _hash(*contents: bytes) -> str:
+    return hashlib.sha256(b"".join(contents)).hexdigest()[:12]
+
+
+def _contents(folder: Path | None, pattern: str) -> Iterator[bytes]:
+    yield from (
+        (path.read_bytes() for path in sorted(folder.rglob(pattern)) if path.is_file()) if folder else ()
+    )
 
 
 def _own_content() -> str:
     """Returns a hash of this plugin's modules where it runs from a checkout, for which no version stands."""
-    if "-packages" in FOLDER.parts[-2]:
-        return ""
-    modules = (path.read_bytes() for path in sorted(FOLDER.rglob("*.py")))
-    return hashlib.sha256(b"".join(modules)).hexdigest()[:12]
+    return "" if "-packages" in FOLDER.parts[-2] else _hash(*_contents(FOLDER, "*.py"))
 
 
 def _version(of: metadata.Distribution) -> str:
-    """Returns a distribution's version; of one built from a folder or a commit, also what its content is."""
-    built = of.read_text("direct_url.json") is not None
-    record = hashlib.sha256((of.read_text("RECORD") or "").encode()).hexdigest()[:12] if built else ""
-    return f"{of.version} {record}".strip()
+    """Returns a distribution's version and a hash of what was installed; scripts name their environment."""
+    lines = (of.read_text("RECORD") or "").splitlines()
+    files = sorted(line for line in lines if "sha256=" in line and not line.startswith(".."))
+    return f"{of.version} {_hash(*map(str.encode, files))}"
 
 
 class Ran(NamedTuple):
@@ -105,13 +119,15 @@ class Ran(NamedTuple):
         problem: why the run vouches for nothing, such as a failed test.
         passed: tests that passed at their first attempt, without a mark that expects a failure.
         opened: test → what was opened in it.
-        before: file of tests, or fixture of several → what was opened for it; "" → what was opened otherwise.
+        outside: what was opened between tests, as by collecting them.
+        always: what was opened before any was collected.
     """
 
     problem: str
     passed: frozenset[str]
     opened: Mapping[str, Sequence[str]]
-    before: Mapping[str, Iterable[str]]
+    outside: Iterable[str]
+    always: Iterable[str]
 
 
 def voucher_of(config: pytest.Config, ran: Ran, results: Sequence[Result], *, whole: bool) -> Voucher:
@@ -135,17 +151,32 @@ def voucher_of(config: pytest.Config, ran: Ran, results: Sequence[Result], *, wh
         and all(verdict.kind in _DECIDED for verdict in result.verdicts.values())
         for result in results
     }
+    others = sorted({of.provenance.state for of in results} - {provenance.state})
+    if others:
+        return Voucher(f"its folder changed while it ran, from {others[0]}")
+    imported = functools.cache(lambda file: project.loads(config.rootpath / file).files)
+    tests = {
+        test: tuple(opened)
+        for test, opened in ran.opened.items()
+        if test in ran.passed and judged.get(test, True)
+        if not any(project.tracked.get(of, "?") for of in {*opened, *imported(test.partition("::")[0])})
+    }
+    # What others than these tests opened may serve them, too: not what git does not have, nor what the
+    # imports of those explain. They run anyway, and these would with them.
+    outside = {*ran.outside}
+    for test in ran.opened.keys() - tests.keys():
+        known = imported(test.partition("::")[0])
+        outside |= {of for of in ran.opened[test] if of in project.tracked and of not in known}
+        outside -= {of for of in known if of.endswith(".py") and basename(of) != "conftest.py"}
     return Voucher(
         commit=provenance.commit or "",
         conditions=conditions(config),
+        folder=project.path_of(config.rootpath) or "",
         fail_on=tuple(sorted(settings.fail_on)),
         threshold=settings.threshold,
-        opened={file: tuple(sorted(paths)) for file, paths in ran.before.items()},
-        tests={
-            test: tuple(ran.opened[test])
-            for test in ran.opened
-            if test in ran.passed and judged.get(test, True) and project.tracked.keys() >= {*ran.opened[test]}
-        },
+        always=tuple(sorted({*ran.always})),
+        opened=tuple(sorted(outside)),
+        tests=tests,
     )
 
 
@@ -156,7 +187,8 @@ def leave_out_unchanged(config: pytest.Config, items: list[pytest.Item], path: P
     mine = [item for item in items if may_use_gpu(item)]
     try:
         known = _Known(config, path)
-        known.refuse_gone({item.nodeid for item in items})
+        if not any(map(config.getoption, ("keyword", "markexpr", "deselect"))):
+            known.refuse_gone({item.nodeid for item in items})
         reasons = {item.nodeid: known.why_run(item) for item in mine}
         vouches = known.words
     except _NothingVouchesError as error:
@@ -197,16 +229,18 @@ class _Known:
             )
         if project is None:
             why = "git does not know this folder"
+        elif not why and voucher.folder != project.path_of(config.rootpath):
+            why = f"it is of tests in {voucher.folder or 'the top folder'}"
         if why or project is None:
             raise _NothingVouchesError(f"{path.name} vouches for nothing: {why}")
         self._project, self._root = project, config.rootpath
-        self._changed, self._added = self._changes(path)
+        self._changed, self._added = self._changes(config, path)
         days = f"{counted(age.days, 'day')} ago" if age.days else "today"
         self.words = f"{voucher.commit[:7]}, where they passed with these libraries, {days}"
-        self._static = functools.cache(self._loads)
-        self._shared = self._opened_by_all()
+        self._static = functools.cache(project.loads)
+        self._shared = self._served_to_all()
 
-    def _changes(self, path: Path) -> tuple[frozenset[str], frozenset[str]]:
+    def _changes(self, config: pytest.Config, path: Path) -> tuple[frozenset[str], frozenset[str]]:
         """Returns the paths that differ from the run's commit, and those of them that it does not have."""
         top, commit = self._project.top, self._voucher.commit
         if asked_of_git(["merge-base", "--is-ancestor", commit, "HEAD"], top) is None:
@@ -214,95 +248,85 @@ class _Known:
                 f"its commit {commit[:7]} is no ancestor of HEAD, or not here; fetch it with `fetch-depth: 0`"
             )
             raise _NothingVouchesError(f"{path.name} vouches for nothing: {why}")
-        since = ["diff", "--name-only", "--no-renames", "-z", commit]
-        changed = asked_of_git([*since, "--"], top)
-        added = asked_of_git([*since, "--diff-filter=A", "--"], top)
+        since = ["-c", "core.fileMode=true", "diff", "--raw", "--no-renames", "-z", commit, "--"]
+        changed = asked_of_git(since, top)
         others = asked_of_git(["ls-files", "--others", "--exclude-standard", "-z"], top)
-        if changed is None or added is None or others is None:
+        if changed is None or others is None:
             raise _NothingVouchesError("git does not say what changed")
-        new = {*added.split("\0"), *others.split("\0")} - {""}
-        all_changes = frozenset({*changed.split("\0")} - {""} | new)
-        of_all = sorted(of for of in all_changes if self._concerns_all(of))
-        if of_all:
-            raise _NothingVouchesError(f"{of_all[0]} changed, which says how tests run")
-        return all_changes, frozenset(new)
+        parts = changed.split("\0")[:-1]
+        raw = {of: about.split() for about, of in zip(parts[::2], parts[1::2], strict=True)}
+        written = {self._project.path_of(of) for of in (path, *settings_of(config).reports)}
+        new = {*others.split("\0")} - {"", *written} | {of for of, about in raw.items() if about[-1] == "A"}
+        links = sorted(of for of, (was, now, *_) in raw.items() if _A_LINK in (was.lstrip(":"), now))
+        for of in (*links, *sorted(filter(self._concerns_all, {*raw, *new}))):
+            raise _NothingVouchesError(f"{of} changed, which concerns every test")
+        self._project.gone = frozenset(of for of, about in raw.items() if about[-1] == "D")
+        return frozenset({*raw, *new}), frozenset(new)
 
     def _concerns_all(self, path: str) -> bool:
-        root = os.path.relpath(self._root, self._project.top)
-        conftest = "conftest.py" if root == "." else f"{root}/conftest.py"
-        return bool(_OF_ALL.fullmatch(basename(path)) or _OF_ALL.fullmatch(path)) or path in (
-            "conftest.py",
-            conftest,
-        )
+        conftests = ("conftest.py", f"{self._voucher.folder}/conftest.py")
+        return _OF_ALL.fullmatch(basename(path)) is not None or path in conftests
 
     def refuse_gone(self, collected: Set[str]) -> None:
         """Has everything run if a test is gone from a file that changed: who looks for it sees what runs."""
-        inside = {self._project.path_of(self._root / file): file for file in self._test_files}
-        changed = {inside[path] for path in self._changed if path in inside}
-        for test in self._voucher.tests:
-            if test.partition("::")[0] in changed and test not in collected:
+        for test in self._voucher.tests.keys() - collected:
+            if self._project.path_of(self._root / test.partition("::")[0]) in self._changed:
                 raise _NothingVouchesError(f"{test} is gone")
 
-    @property
-    def _test_files(self) -> set[str]:
-        return {test.partition("::")[0] for test in self._voucher.tests}
+    def _served_to_all(self) -> frozenset[str]:
+        """Returns what may serve every test: a module, fixture or plugin may keep it, or act on all tests.
 
-    def _loads(self, file: Path, reads: tuple[str, ...]) -> Loads:
-        return self._project.loads(file, reads)
-
-    def _opened_by_all(self) -> dict[str, frozenset[str]]:
-        """Returns test file, or fixture, or nothing → what was opened in it beyond what imports explain."""
-        opened = {what: {*paths} for what, paths in self._voucher.opened.items()}
-        for test, paths in self._voucher.tests.items():
-            opened.setdefault(test.partition("::")[0], set()).update(paths)
-        files = {what: self._files(what) for what in opened if what and not what.startswith(FIXTURE)}
-        explained = frozenset().union(*files.values())
-        return {what: frozenset(paths - files.get(what, explained)) for what, paths in opened.items()}
-
-    def _files(self, test_file: str) -> frozenset[str]:
-        return self._static(self._root / test_file, ()).files
-
-    def _serves(self, what: str, item: pytest.Item, files: frozenset[str]) -> bool:
-        """Returns whether a test may use what was opened while another one ran, or outside of all.
-
-        What one test has loaded serves another one by a fixture, or by a module of both that keeps it.
+        That is neither a module that the imports of a test explain, nor what a test opened in its own folder.
         """
-        if item.nodeid.startswith(f"{what}::"):
-            return True
-        imports, names = self._project.imports, getattr(item, "fixturenames", ())
-        if what.startswith(FIXTURE):
-            return what.removeprefix(FIXTURE) in names or any(imports(path).asks for path in _modules(files))
-        return not what or any(imports(path).keeps for path in _modules(files & self._files(what)))
+        explained, shared = set[str](), set[str]()
+        by_file: dict[str, set[str]] = {}
+        for test, opened in self._voucher.tests.items():
+            by_file.setdefault(test.partition("::")[0], set()).update(opened)
+        for file, paths in by_file.items():
+            static = self._static(self._root / file)
+            explained |= static.files
+            shared |= {of for of in paths if not (of in static.files or of.startswith(static.folders))}
+        modules = {of for of in explained if of.endswith(".py") and not self._has_hooks(of)}
+        return frozenset({*self._voucher.always, *shared, *(set(self._voucher.opened) - modules)})
+
+    def _has_hooks(self, path: str) -> bool:
+        """Returns whether a conftest may act on tests outside of its folder."""
+        file = self._project.top / path
+        return basename(path) == "conftest.py" and file.is_file() and b"def pytest_" in file.read_bytes()
 
     def why_run(self, item: pytest.Item) -> str:
         """Says why a test has to run; returns nothing if it need not."""
-        if item.nodeid not in self._voucher.tests:
-            return "did not pass there, or were not judged"
+        own, file = self._voucher.tests.get(item.nodeid), item.nodeid.partition("::")[0]
+        if own is None:
+            return "did not pass there, were not judged, or load what git cannot tell"
+        if item.path != self._root / file:
+            return "lie outside of the root folder"
         try:
-            reads = marker_of(item).reads
+            static = self._static(item.path, marker_of(item).reads)
         except SettingsError as error:
             return str(error)
-        static = self._static(item.path, reads)
-        opened = {*self._voucher.tests[item.nodeid]}
-        opened.update(
-            *(
-                paths
-                for what, paths in self._shared.items()
-                if paths and self._serves(what, item, static.files)
-            )
+        opened = {*own, *self._shared}
+        loads = self._project.loads(item.path, marker_of(item).reads, opened)
+        lost = sorted(opened - self._project.tracked.keys() - self._changed)
+        if loads.unsure or lost:
+            return loads.unsure or f"git did not have {lost[0]}"
+        found = sorted(
+            path for path in self._changed if loads.has(path) or self._is_beside(path, opened, static)
         )
-        loads = self._project.loads(item.path, reads, opened) if opened - static.files else static
-        if loads.unsure:
-            return loads.unsure
-        with_data = {dirname(path) for path in opened if not path.endswith(".py")}
-        new_data = (path for path in self._added if not path.endswith(".py"))
-        beside = {path for path in new_data if dirname(path) in with_data}  # a pattern may find it
-        found = sorted(path for path in self._changed if path in beside or loads.has(path))
         return f"load {found[0]}" if found else ""
 
+    def _is_beside(self, path: str, opened: Set[str], static: Loads) -> bool:
+        """Returns whether a new file lies where a test has found others, or is called as one: it may win."""
+        data = [of for of in opened if not (of.endswith(".py") and of in static.files)]
+        alike = [of for of in data if of.endswith(".py") == path.endswith(".py")]
+        return path in self._added and any(
+            f"{dirname(path)}/".startswith(f"{dirname(of)}/") or basename(path) == basename(of)
+            for of in alike
+        )
 
-def _modules(paths: Iterable[str]) -> list[str]:
-    return [path for path in paths if path.endswith(".py")]
+
+_A_LINK = "120000"
+"""What git calls a symbolic link."""
 
 
 def _why_other(voucher: Voucher, config: pytest.Config) -> str:
@@ -310,7 +334,7 @@ def _why_other(voucher: Voucher, config: pytest.Config) -> str:
     settings, now = settings_of(config), conditions(config)
     for name in sorted({*voucher.conditions, *now}):
         before, after = voucher.conditions.get(name), now.get(name)
-        if before != after and name.startswith(("variable", "options")):
+        if before != after and name.startswith(("variable", "options", "ini file", "records")):
             return f"{name} differed there"
         if before != after:
             return f"{name} was {before or 'not there'}, and is {after or 'not there'}"
