@@ -12,6 +12,7 @@ import hashlib
 import os
 import platform
 import re
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -66,7 +67,7 @@ def conditions(config: pytest.Config) -> dict[str, str]:
     """Returns what has to be equal in two runs, so that the same files do the same."""
     environment, settings, top = environment_of(config), settings_of(config), str(config.rootpath)
     found, plugins = environment.gpu.fingerprint, config.pluginmanager.list_plugin_distinfo()
-    began = config.stash.get(BEGAN_WITH, dict(os.environ))
+    began, nvcc = config.stash.get(BEGAN_WITH, dict(os.environ)), shutil.which("nvcc")
     variables = {
         f"variable {name}": _hash(value.replace(top, ".").encode(errors="replace"))
         for name, value in began.items()
@@ -83,6 +84,7 @@ def conditions(config: pytest.Config) -> dict[str, str]:
         "optimization": f"{sys.flags.optimize} {sys.flags.dev_mode}",
         "ini file": _hash(config.inipath.read_bytes() if config.inipath is not None else b""),
         "timeout": f"{settings.timeout_s} s",
+        "nvcc": _hash(Path(nvcc).read_bytes()) if nvcc else "",
         "records": _hash(*_contents(settings.baseline_dir, "*.json")),
         **variables,
         # Of two on Python's path the first is in use.
@@ -334,7 +336,7 @@ def _why_other(voucher: Voucher, config: pytest.Config) -> str:
     settings, now = settings_of(config), conditions(config)
     for name in sorted({*voucher.conditions, *now}):
         before, after = voucher.conditions.get(name), now.get(name)
-        if before != after and name.startswith(("variable", "options", "ini file", "records")):
+        if before != after and name.startswith(("variable", "options", "ini file", "records", "nvcc")):
             return f"{name} differed there"
         if before != after:
             return f"{name} was {before or 'not there'}, and is {after or 'not there'}"

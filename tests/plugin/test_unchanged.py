@@ -298,9 +298,15 @@ def test_what_does_not_run_is_unchanged_and_never_passed(project):
 
 @pytest.mark.parametrize(
     ("options", "environ", "why"),
-    [([], {"NUMBA_OPT": "0"}, "variable NUMBA_OPT"), (["--gpukern-timer=host"], {}, "options")],
+    [
+        ([], {"NUMBA_OPT": "0"}, "variable NUMBA_OPT"),
+        (["--gpukern-timer=host"], {}, "options"),
+        ([], {"PATH": f"build:{os.environ['PATH']}"}, "nvcc"),
+    ],
 )
 def test_everything_runs_under_other_conditions(project, options, environ, why):
+    (project / "build").mkdir(exist_ok=True)
+    (project / "build/nvcc").touch(0o755)
     _, output = pytest_in(project, "--gpukern-only-changed=run.json", "tests/import", *options, **environ)
     assert f"no test was left out: run.json vouches for nothing: {why} differed there" in " ".join(
         output.split()
