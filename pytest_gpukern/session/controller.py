@@ -9,7 +9,6 @@ import itertools
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.findings.common_shift import Shift
     from pytest_gpukern.report.run import Failure, RunResults, Skip, Voucher
     from pytest_gpukern.run.extra_sessions import Recording
+    from pytest_gpukern.session.unchanged import Ran
     from pytest_gpukern.values.fingerprint import Fingerprint
     from pytest_gpukern.values.result import JsonDict, Result
 
@@ -101,12 +101,6 @@ class Controller:
         self._finished = 0
         self._selected: dict[str, None] = {}
         self._reported: set[str] = set()
-        self._opened: dict[str, list[str]] = {}
-        self._opened_outside: set[str] = set()
-        self._opened_always: set[str] = set()
-        self._blind = ""
-        self._attempts = Counter[str]()
-        self._passed: set[str] = set()
         self._green = False
         self._unmeasured: dict[str, str] = {}
         """Test that neither failed nor has a result → why."""
@@ -142,10 +136,19 @@ class Controller:
             self._note_opened()
 
     def _note_opened(self) -> None:
-        if (opened := self._config.stash.get(OPENED, None)) is not None:
+        if self._ran is not None and (opened := self._config.stash.get(OPENED, None)) is not None:
             opened.begin_test()
-            self._take_opened(opened.carried())
+            self._ran.take_opened(opened.carried())
             opened.close()
+
+    @functools.cached_property
+    def _ran(self) -> Ran | None:
+        """Holds what a voucher needs to know of the tests; None where nothing holds a voucher."""
+        if not settings_of(self._config).benchmark or settings_of(self._config).run_file is None:
+            return None
+        from pytest_gpukern.session.unchanged import Ran
+
+        return Ran()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
@@ -219,14 +222,8 @@ class Controller:
             self._xfailed[report.nodeid] = _why_skipped(report)
         elif ended:
             self._xfailed.pop(report.nodeid, None)
-        self._attempts[report.nodeid] += report.when == "setup"
-        if report.when == "call" and report.passed and not expected:
-            self._passed.add(report.nodeid)
-        elif not report.passed:
-            self._passed.discard(report.nodeid)
-        if "opened" in carried:
-            self._opened[report.nodeid] = carried["opened"]
-            self._take_opened(carried)
+        if self._ran is not None:
+            self._ran.take(report, carried)
         if report.when == "teardown":
             self._finished += 1
             if "id" in carried:
@@ -248,11 +245,6 @@ class Controller:
         if carried.get("rejected") and report.passed:
             self._rejected[report.nodeid] = carried["id"]
         self._take_result(report.nodeid, carried)
-
-    def _take_opened(self, carried: JsonDict) -> None:
-        self._opened_outside.update(carried["outside"])
-        self._opened_always.update(carried["always"])
-        self._blind = self._blind or carried["blind"]
 
     def _take_result(self, nodeid: str, carried: JsonDict) -> None:
         self._places[nodeid] = tuple(carried["place"])
@@ -404,16 +396,13 @@ class Controller:
     @functools.cached_property
     def _voucher(self) -> Voucher | None:
         """Says for which tests this run vouches; None where it writes no run file, or measures nothing."""
-        settings = settings_of(self._config)
-        if not settings.benchmark or settings.run_file is None or self._left_out:
+        if self._ran is None or self._left_out:
             return None
-        from pytest_gpukern.session.unchanged import Ran, voucher_of
+        from pytest_gpukern.session.unchanged import voucher_of
 
-        problem = self._blind or ("" if self._green and not self._problems else "it was not green")
-        once = frozenset(test for test in self._passed if self._attempts[test] == 1)
-        ran = Ran(problem, once, self._opened, self._opened_outside, self._opened_always)
+        green = self._green and not self._problems
         whole = self._config.stash.get(KNOWN_CASES, ((), False))[1]
-        return voucher_of(self._config, ran, self.results, whole=whole)
+        return voucher_of(self._config, self._ran, self.results, green=green, whole=whole)
 
     @property
     def _known(self) -> tuple[KnownCases, ...]:

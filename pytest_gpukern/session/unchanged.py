@@ -15,12 +15,11 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from posixpath import basename, dirname
-from typing import NamedTuple
 
 import pytest
 
@@ -39,7 +38,7 @@ from pytest_gpukern.session.stash import (
     settings_of,
 )
 from pytest_gpukern.values.options import SettingsError
-from pytest_gpukern.values.result import Correctness, Result
+from pytest_gpukern.values.result import Correctness, JsonDict, Result
 from pytest_gpukern.values.stored import plain
 from pytest_gpukern.values.untrusted_json import FileError
 from pytest_gpukern.values.verdict_table import VerdictKind
@@ -114,29 +113,51 @@ def _version(of: metadata.Distribution) -> str:
     return f"{of.version} {_hash(*map(str.encode, files))}"
 
 
-class Ran(NamedTuple):
-    """Says how the tests of a run ended, as far as a voucher needs it.
+class Ran:
+    """Takes from reports how the tests of a run ended, as far as a voucher needs it.
 
     Attributes:
-        problem: why the run vouches for nothing, such as a failed test.
-        passed: tests that passed at their first attempt, without a mark that expects a failure.
+        blind: why not all was seen that they opened, in words; empty if it was.
         opened: test → what was opened in it.
         outside: what was opened between tests, as by collecting them.
         always: what was opened before any was collected.
     """
 
-    problem: str
-    passed: frozenset[str]
-    opened: Mapping[str, Sequence[str]]
-    outside: Iterable[str]
-    always: Iterable[str]
+    def __init__(self) -> None:
+        self.blind = ""
+        self.opened: dict[str, Sequence[str]] = {}
+        self.outside, self.always = set[str](), set[str]()
+        self._attempts, self._passed = Counter[str](), set[str]()
+
+    def take(self, report: pytest.TestReport, carried: JsonDict) -> None:
+        """Notes what a phase of a test came to; `carried` is what our part of its report holds."""
+        self._attempts[report.nodeid] += report.when == "setup"
+        if report.when == "call" and report.passed and not hasattr(report, "wasxfail"):
+            self._passed.add(report.nodeid)
+        elif not report.passed:
+            self._passed.discard(report.nodeid)
+        if "opened" in carried:
+            self.opened[report.nodeid] = carried["opened"]
+            self.take_opened(carried)
+
+    def take_opened(self, carried: JsonDict) -> None:
+        self.outside.update(carried["outside"])
+        self.always.update(carried["always"])
+        self.blind = self.blind or carried["blind"]
+
+    @property
+    def passed(self) -> set[str]:
+        """Returns the tests that passed at their first attempt, without a mark that expects a failure."""
+        return {test for test in self._passed if self._attempts[test] == 1}
 
 
-def voucher_of(config: pytest.Config, ran: Ran, results: Sequence[Result], *, whole: bool) -> Voucher:
+def voucher_of(
+    config: pytest.Config, ran: Ran, results: Sequence[Result], *, green: bool, whole: bool
+) -> Voucher:
     """Returns for which tests a run vouches, or why for none."""
-    environment, settings = environment_of(config), settings_of(config)
+    environment, settings, passed = environment_of(config), settings_of(config), ran.passed
     project, provenance = Project.around(config.rootpath), environment.provenance
-    refused = ran.problem
+    refused = ran.blind or ("" if green else "it was not green")
     if not refused and settings.baseline == "off":
         refused = "it compared with no record"
     elif not refused and not whole:
@@ -160,7 +181,7 @@ def voucher_of(config: pytest.Config, ran: Ran, results: Sequence[Result], *, wh
     tests = {
         test: tuple(opened)
         for test, opened in ran.opened.items()
-        if test in ran.passed and judged.get(test, True)
+        if test in passed and judged.get(test, True)
         if not any(project.tracked.get(of, "?") for of in {*opened, *imported(test.partition("::")[0])})
     }
     # What others than these tests opened may serve them, too: not what git does not have, nor what the
@@ -176,7 +197,7 @@ def voucher_of(config: pytest.Config, ran: Ran, results: Sequence[Result], *, wh
         folder=project.path_of(config.rootpath) or "",
         fail_on=tuple(sorted(settings.fail_on)),
         threshold=settings.threshold,
-        always=tuple(sorted({*ran.always})),
+        always=tuple(sorted(ran.always)),
         opened=tuple(sorted(outside)),
         tests=tests,
     )
