@@ -87,7 +87,8 @@ def _of_size(size: int) -> _Degree:
 
 def _of_dtype(dtype: str) -> _Degree:
     bits = re.search(r"\d+", dtype)
-    return _Degree(int(bits[0]) if bits else 8, dtype)  # bool
+    fewer_digits = 0.5 * dtype.startswith(("bfloat16", "float8_e5m2"))  # than others of that size
+    return _Degree((int(bits[0]) if bits else 8) - fewer_digits, dtype)  # bool
 
 
 def _gone(now: Result, past: Sequence[Result]) -> list[str]:

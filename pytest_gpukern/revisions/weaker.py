@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,8 +18,13 @@ from pytest_gpukern.values.options import DEFAULT_THRESHOLD, parse_threshold
 from pytest_gpukern.values.untrusted_json import FileError
 
 _FAIL_ON, _THRESHOLD, _ADDED = "gpukern_fail_on", "gpukern_threshold", "addopts"
-_OTHERS = tuple(f"gpukern_{name}" for name in ("baseline", "baseline_dir", "scope", "timer", "cache"))
-"""What decides what times are compared with. By other options, as `backend`, tests are skipped or gone."""
+_NAMES = ("baseline", "baseline_dir", "scope", "timer", "cache", "axis", "sanitize", "isolate", "seed")
+_OTHERS = tuple(f"gpukern_{name}" for name in _NAMES)
+"""What decides what is checked, and what times are compared with. By others, as `backend`, tests are gone."""
+_STRICT = {"xfail_strict": "true", "filterwarnings": "error"}
+"""pytest's own → the word that makes it strict."""
+_SHOWN_ONLY = re.compile(r"-[vq]+|-r\w+|--(color|tb|durations|no-header|no-summary|show-capture)(=.*)?")
+"""What `addopts` may hold without a say in what fails."""
 
 
 _OF_PYTEST = tuple(f"{dot}pytest.{kind}" for kind in ("toml", "ini") for dot in ("", "."))
@@ -31,7 +37,7 @@ def weaker_options(root: Path, revisions: Revisions, worktree: Path) -> Iterator
     if not root.is_relative_to(revisions.top):
         return
     base, head = ini_of(worktree / root.relative_to(revisions.top)), ini_of(root)
-    for name in (_FAIL_ON, _THRESHOLD, _ADDED, *_OTHERS):
+    for name in (_FAIL_ON, _THRESHOLD, _ADDED, *_OTHERS, *_STRICT):
         was, now = base.get(name, ""), head.get(name, "")
         if now != was and _lets_more_pass(name, was, now):
             yield f"{name} = {was or 'nothing'} → {now or 'nothing'}"
@@ -50,12 +56,14 @@ def ini_of(folder: Path) -> dict[str, str]:
 
 def _lets_more_pass(name: str, was: str, now: str) -> bool:
     before, after = ({*text.replace(",", " ").split()} for text in (was, now))
+    if name == _ADDED:
+        return not all(map(_SHOWN_ONLY.fullmatch, before ^ after))
     if name == _THRESHOLD:
         least = [parse_threshold(text, name) if text else DEFAULT_THRESHOLD for text in (was, now)]
         return least[1] > least[0]
     if name == _FAIL_ON:
         return bool(before - after - {NOTHING}) or NOTHING in after - before
-    return name != _ADDED or bool(after - before)
+    return _STRICT.get(name, "") in was.lower()
 
 
 def weaker_records(revisions: Revisions, worktree: Path) -> Iterator[str]:

@@ -462,7 +462,9 @@ class Controller:
         fails = "weaker" in settings.fail_on
         gone = fails and "missing" not in settings.fail_on
         if settings.benchmark and settings.baseline not in ("off", "update") and (gone or self._xfailed):
-            why |= self._recorded_but(self._xfailed, gone=gone)
+            left = self._xfailed | (self._unmeasured if gone else {})
+            for reason, cases in self._recorded_but(left, gone=gone).items():
+                why.setdefault(reason, set()).update(cases)
         for reason, names in sorted(why.items()):
             texts.append(f"{len(names)} cannot fail any more: {reason} ({', '.join(sorted(names))})")
         if fails:

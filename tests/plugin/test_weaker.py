@@ -256,7 +256,7 @@ def test_tests_options_and_records_that_let_more_pass_than_the_base_are_told(tmp
         assert all(words in text for words in ("removed since the base", "sessions on record", "too slow"))
 
 
-def test_recorded_tests_that_are_gone_or_expected_to_fail_are_told(pytester, monkeypatch):
+def test_recorded_tests_that_are_gone_skipped_or_expected_to_fail_are_told(pytester, monkeypatch):
     fake_gpu.install(monkeypatch)
     pytester.makepyfile(strictness="WEAK = False", test_left_out=LEFT_OUT)
 
@@ -268,12 +268,14 @@ def test_recorded_tests_that_are_gone_or_expected_to_fail_are_told(pytester, mon
     gone = "2 cannot fail any more: no test measures it any more "
     gone += "(test_left_out/test_large[10], test_left_out/test_removed)"
     lost = "1 cannot fail any more: expected to fail: flaky (test_left_out/test_xfailed)"
+    skipped = "1 cannot fail any more: too slow (test_left_out/test_skipped)"
 
     def told(*options):
         result = run(*options)
         return result.ret, [line.partition("weaker: ")[2] for line in result.outlines if "weaker: " in line]
 
-    assert told(FAIL) == (pytest.ExitCode.TESTS_FAILED, [lost, gone])
+    assert told(FAIL) == (pytest.ExitCode.TESTS_FAILED, [lost, gone, skipped])
     assert told(f"{FAIL},missing") == (pytest.ExitCode.TESTS_FAILED, [lost])
     assert told() == (pytest.ExitCode.OK, [lost])
-    assert told(FAIL, "-k", "kept or skipped") == (pytest.ExitCode.OK, [])
+    assert told(FAIL, "-k", "kept or skipped") == (pytest.ExitCode.TESTS_FAILED, [skipped])
+    assert told(FAIL, "-k", "kept") == (pytest.ExitCode.OK, [])

@@ -48,6 +48,14 @@ def test_a_reference_is_another_beyond_what_rounding_makes_of_it(values, differ)
     assert texts == ["y: other values of the reference"] * differ
 
 
+@pytest.mark.parametrize("at", [1, 63, -64, -1])
+def test_the_ends_of_a_large_reference_count(at):
+    large = np.ones(100_000)
+    other = np.where(np.arange(large.size) == at % large.size, 9.0, large)
+    texts = [text for text in found(of_reference(other), *[of_reference(large)] * 2) if "values" in text]
+    assert texts == ["y: other values of the reference"]
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -85,11 +93,21 @@ STRICT = Declaration({"y": 8}, X, 3, ("n=1", "n=7"), ("kernel",), determinism=De
         ({"corners": ("n=7", "n=9")}, "no longer checked at n=1"),
         ({"outputs": {"z": 8}}, "y: elements that a launch must write 8 → 0"),
         ({"threshold": 0.025}, "threshold 2 % → 2.5 %"),
+        ({"inputs": {"x": structs.replace(X["x"], dtype="float32")}}, "input x: dtype float64 → float32"),
     ],
 )
 def test_a_declaration_is_held_against_the_strictest_before(changes, text):
     weak = structs.replace(STRICT, **changes)
     assert found(weak, weak, STRICT) == [text] * (text is not None)
+
+
+def test_as_many_bits_with_fewer_digits_are_weaker():
+    half, brain = (
+        structs.replace(STRICT, inputs={"x": structs.replace(X["x"], dtype=of)})
+        for of in ("float16", "bfloat16")
+    )
+    assert found(brain, half) == ["input x: dtype float16 → bfloat16"]
+    assert found(half, brain) == []
 
 
 def test_what_was_not_known_before_and_what_is_no_measurement_is_not_held_against_anything():

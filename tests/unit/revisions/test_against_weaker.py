@@ -14,8 +14,8 @@ from pytest_gpukern.revisions.git import Revisions, resolve
 from pytest_gpukern.revisions.weaker import weaker_options, weaker_records
 from pytest_gpukern.values.result import Declaration
 
-ASKED = 'addopts = ["-q"]\ngpukern_threshold = "2%"\ngpukern_fail_on = "accuracy,tail"\n'
-TOML = f"[tool.pytest.ini_options]\n{ASKED}"
+ASKED = 'gpukern_threshold = "2%"\ngpukern_fail_on = "accuracy,tail"\n'
+TOML = f'[tool.pytest.ini_options]\naddopts = ["-q", "-Werror"]\nxfail_strict = true\n{ASKED}'
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,15 @@ TOML = f"[tool.pytest.ini_options]\n{ASKED}"
             TOML.replace(",tail", ",tail,none"),
             ["gpukern_fail_on = accuracy,tail → accuracy,tail,none"],
         ),
-        ("pyproject.toml", TOML.replace('"-q"', '"-k", "fast"'), ["addopts = -q → -k fast"]),
+        ("pyproject.toml", TOML.replace('"-q"', '"-k", "fast"'), ["addopts = -q -Werror → -k fast -Werror"]),
+        ("pyproject.toml", TOML.replace('"-q"', '"-ra", "--tb=short"'), []),
+        ("pyproject.toml", TOML.replace(', "-Werror"', ""), ["addopts = -q -Werror → -q"]),
+        ("pyproject.toml", TOML.replace("true", "false"), ["xfail_strict = True → False"]),
+        (
+            "pyproject.toml",
+            TOML + 'gpukern_axis = "n=64"\nfilterwarnings = ["error"]',
+            ["gpukern_axis = nothing → n=64"],
+        ),
         (
             "pyproject.toml",
             TOML + 'gpukern_baseline_dir = "elsewhere"',
@@ -41,7 +49,11 @@ TOML = f"[tool.pytest.ini_options]\n{ASKED}"
         (
             ".pytest.ini",
             "[pytest]\ngpukern_threshold = 3%\ngpukern_fail_on = accuracy,tail",
-            ["gpukern_threshold = 2% → 3%"],
+            [
+                "gpukern_threshold = 2% → 3%",
+                "addopts = -q -Werror → nothing",
+                "xfail_strict = True → nothing",
+            ],
         ),
     ],
 )
