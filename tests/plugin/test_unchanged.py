@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 from repositories import Repository
@@ -23,92 +22,49 @@ def test_it(gpu_benchmark):
 """
 READS = "from pathlib import Path\nTOP = Path(__file__).parents[2]"
 LOADED = {
-    # folder of tests → (what its module has, what its test does, further files, a change that it must notice)
-    "import": ("import helper", "", {"helper.py": "x = 1"}, "helper.py"),
-    "import_in_function": ("", "from lib import late", {"lib/late.py": "x = 1"}, "lib/late.py"),
-    "init": (
-        "import inits.deep.end",
-        "",
-        {"inits/deep/__init__.py": "", "inits/deep/end.py": ""},
-        "inits/deep/__init__.py",
-    ),
-    "relative": (
-        "import rel.first",
-        "",
-        {"rel/first.py": "from . import second", "rel/second.py": ""},
-        "rel/second.py",
-    ),
-    "star": (
-        "from stars import *",
-        "",
-        {"stars/__init__.py": "__all__ = ['one']", "stars/one.py": "x = 1"},
-        "stars/one.py",
-    ),
-    "by_name": (
-        "import importlib\nimportlib.import_module('named.one')",
-        "",
-        {"named/one.py": ""},
-        "named/one.py",
-    ),
+    # folder of tests → what its module has, what its test does, a change that it must notice, further files
+    "import": ("import helper", "pass", "helper.py"),
+    "import_in_function": ("", "from lib import late", "lib/late.py"),
+    "init": ("import inits.deep.end", "pass", "inits/deep/__init__.py", "inits/deep/end.py"),
+    "relative": ("import rel.first", "pass", "rel/second.py", "rel/first.py"),
+    "star": ("from stars import *", "pass", "stars/one.py", "stars/__init__.py"),
+    "by_name": ("import importlib\nimportlib.import_module('named.one')", "pass", "named/one.py"),
     "by_half_a_name": (
         "import importlib\nof = 'cpu'\nimportlib.import_module(f'half.on_{of}')",
-        "",
-        {"half/__init__.py": "", "half/on_cpu.py": "", "half/on_gpu.py": ""},
-        "half/on_gpu.py",
+        *("pass", "half/on_gpu.py", "half/__init__.py", "half/on_cpu.py"),
     ),
-    "missing": ("try:\n    import fast\nexcept ImportError:\n    fast = None", "", {}, "fast.py"),
-    "conftest": ("", "", {"tests/conftest_of/conftest.py": ""}, "tests/conftest_of/conftest.py"),
-    "plugin": (
-        "",
-        "",
-        {"tests/plugin/conftest.py": "import plugged", "plugged.py": ""},
-        "plugged.py",
-    ),
-    "beside": ("", "", {"tests/beside/deep/table.bin": "1"}, "tests/beside/deep/table.bin"),
-    "variants": (
-        "import problems.problem",
-        "",
-        {"problems/problem.py": "", "problems/on_numba.py": ""},
-        "problems/on_numba.py",
-    ),
-    "opened": (READS, "(TOP / 'data/opened.csv').read_text()", {"data/opened.csv": "1"}, "data/opened.csv"),
-    "opened_first": (
-        "import reader",
-        "",
-        {
-            "reader.py": "DATA = open(__file__.replace('reader.py', 'data/first.csv')).read()",
-            "data/first.csv": "1",
-        },
-        "data/first.csv",
-    ),
+    "missing": ("try:\n    import fast\nexcept ImportError:\n    fast = None", "pass", "fast.py"),
+    "conftest_of": ("", "pass", "tests/conftest_of/conftest.py"),
+    "plugin": ("", "pass", "plugged.py", "tests/plugin/conftest.py"),
+    "beside": ("", "pass", "tests/beside/deep/table.bin"),
+    "variants": ("import problems.problem", "pass", "problems/on_numba.py", "problems/problem.py"),
+    "opened": (READS, "(TOP / 'data/opened.csv').read_text()", "data/opened.csv"),
+    "opened_first": ("import reader", "pass", "data/first.csv", "reader.py"),
     "in_c": (
         f"import sqlite3\n{READS}",
         "sqlite3.connect(f'file:{TOP}/database?mode=ro', uri=True).execute('pragma user_version')",
-        {"database": ""},
         "database",
     ),
     "in_a_process": (
         f"import subprocess\n{READS}",
         "subprocess.run(['cat', TOP / 'include.cuh'], check=True)",
-        {"include.cuh": "1"},
         "include.cuh",
     ),
-    "by_path": (
-        f"import runpy\n{READS}",
-        "runpy.run_path(str(TOP / 'scripts/run.py'))",
-        {"scripts/run.py": ""},
-        "scripts/run.py",
-    ),
-    "linked": ("import link.module", "", {"far/away/module.py": ""}, "far/away/module.py"),
-    "more_data": (
-        READS,
-        "[p.read_text() for p in (TOP / 'many').glob('*')]",
-        {"many/a.csv": "1"},
-        "many/b.csv",
-    ),
-    "declared": ("", "", {"declared/a.csv": "1"}, "declared/deep/new.csv"),
+    "by_path": (f"import runpy\n{READS}", "runpy.run_path(str(TOP / 'scripts/run.py'))", "scripts/run.py"),
+    "linked": ("import link.module", "pass", "far/away/module.py"),
+    "more_data": (READS, "[p.read_text() for p in (TOP / 'many').glob('*')]", "many/b.csv", "many/a.csv"),
+    "declared": ("", "pass", "declared/deep/new.csv", "declared/a.csv"),
 }
 """Way of loading → a folder of tests that loads so."""
+NOT_THERE = ("fast.py", "many/b.csv", "declared/deep/new.csv")
+CONTENT = {
+    "rel/first.py": "from . import second",
+    "stars/__init__.py": "__all__ = ['one']",
+    "tests/plugin/conftest.py": "import plugged",
+    "reader.py": "DATA = open(__file__.replace('reader.py', 'data/first.csv')).read()",
+    "database": "",
+}
+"""Of the files that are not `1`."""
 
 
 DECIDES = """
@@ -146,10 +102,6 @@ def pytest_in(folder, *options, **environ):
     return done.returncode, done.stdout + done.stderr
 
 
-def git(folder, *arguments):
-    return Repository.git(SimpleNamespace(top=folder), *arguments)
-
-
 def write(folder, files):
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -159,50 +111,47 @@ def write(folder, files):
 @pytest.fixture(scope="module")
 def vouched(tmp_path_factory):
     """A repository with a folder of tests for each way, and the file of a run that vouches for them."""
-    top = tmp_path_factory.mktemp("vouched") / "project"
-    top.mkdir()
+    repository = Repository(tmp_path_factory.mktemp("vouched") / "project")
+    top = repository.top
     (top / "far" / "away").mkdir(parents=True)
     (top / "link").symlink_to("far/away")
     files = {
+        ".gitignore": "__pycache__\n.pytest_cache\nrun.json\nbuild\n",
         "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["."]\n',
         "conftest.py": "pytest_plugins = ['everywhere']\n",
         "everywhere.py": DECIDES,
         HOOKS: "def pytest_collection_modifyitems(items): pass\n",
         "README.md": "",
     }
-    for name, (loads, body, further, _) in LOADED.items():
+    for name, (loads, body, *others) in LOADED.items():
         marker = ", reads=['../../declared/*.csv']" if name == "declared" else ""
-        test = TEST.format(loads=loads, body=body or "pass", marker=marker)
-        folder = "conftest_of" if name == "conftest" else name
-        files |= {f"tests/{folder}/test_{name}.py": test, **further}
-    write(top, {**files, ".gitignore": "__pycache__\n.pytest_cache\nrun.json\nbuild\n"})
-    git(top, "init", "-q", "--initial-branch=main")
-    git(top, "add", "-A")
-    git(top, "commit", "-qm", "all")
-    git(top, "tag", "vouched")
+        files[f"tests/{name}/test_{name}.py"] = TEST.format(loads=loads, body=body, marker=marker)
+        files |= {path: CONTENT.get(path, "1") for path in others if path not in NOT_THERE}
+    write(top, files)
+    repository.commit()
+    repository.git("tag", "vouched")
     status, output = pytest_in(top, "--gpukern-report=run.json")
     assert status == 0, output
     refused = json.loads((top / "run.json").read_text())["voucher"].get("refused", "")
     if refused.startswith("inotify"):
         pytest.skip(refused)
-    return top
+    return repository
 
 
 @pytest.fixture
 def project(vouched):
     """The same, put back after the test."""
-    run = (vouched / "run.json").read_text()
+    run = (vouched.top / "run.json").read_text()
     yield vouched
-    git(vouched, "update-index", "--no-assume-unchanged", "helper.py")
-    git(vouched, "reset", "-q", "--hard", "vouched")
-    git(vouched, "clean", "-qfd")
-    (vouched / "run.json").write_text(run)
+    vouched.git("update-index", "--no-assume-unchanged", "helper.py")
+    vouched.git("reset", "-q", "--hard", "vouched")
+    vouched.git("clean", "-qfd")
+    (vouched.top / "run.json").write_text(run)
 
 
 HOOKS = "tests/import/conftest.py"
 FOR_ALL = ("pyproject.toml", "conftest.py", "everywhere.py", "dev-requirements.txt", "uv.lock", HOOKS)
-CHANGED = {way: [change] for way, (*_, change) in LOADED.items()}
-CHANGED |= {name: [name] for name in FOR_ALL}
+CHANGED = {way: [change] for way, (_, _, change, *_) in LOADED.items()} | {name: [name] for name in FOR_ALL}
 CHANGED |= {"nothing": [], "something else": ["README.md", "docs/new.md"]}
 DELETED = ("import", "opened", "relative")
 KEPT = ("opened", "opened_first", "in_c", "in_a_process", "by_path", "more_data")
@@ -228,31 +177,24 @@ def decided(vouched):
     plans = {name: (files, [], "run.json") for name, files in CHANGED.items()}
     plans |= {f"no {way}": ([], CHANGED[way], "run.json") for way in DELETED}
     plans["no link"] = [], ["link"], "run.json"
-    whole = json.loads((vouched / "run.json").read_text())
+    whole = json.loads((vouched.top / "run.json").read_text())
     for name, (other, _) in VOUCHING.items():
         voucher = other.get("voucher", {})
         run = whole | other | {"voucher": whole["voucher"] | voucher if voucher is not None else None}
-        write(vouched, {f"build/{name}.json": json.dumps(run)})
+        write(vouched.top, {f"build/{name}.json": json.dumps(run)})
         plans[name] = [], [], f"build/{name}.json"
-    write(vouched, {"build/plans.json": json.dumps(plans)})
-    status, output = pytest_in(vouched, "--collect-only")
+    write(vouched.top, {"build/plans.json": json.dumps(plans)})
+    status, output = pytest_in(vouched.top, "--collect-only")
     assert status == 0, output
-    (vouched / "build/plans.json").unlink()
-    found = json.loads((vouched / "build/found.json").read_text())
-    return {
-        name: ({test.split("/")[1] for test in tests}, " ".join(lines))
-        for name, (tests, lines) in found.items()
-    }
-
-
-def folder(way):
-    return {"conftest": "conftest_of"}.get(way, way)
+    (vouched.top / "build/plans.json").unlink()
+    found = json.loads((vouched.top / "build/found.json").read_text())
+    return {name: ({of.split("/")[1] for of in tests}, *lines) for name, (tests, lines) in found.items()}
 
 
 @pytest.mark.parametrize("way", LOADED)
 def test_what_loads_a_changed_file_runs(decided, way):
     runs = decided[way][0]
-    assert runs == {folder(way)} or (way in KEPT and runs == set(map(folder, LOADED)))
+    assert runs == {way} or (way in KEPT and runs == {*LOADED})
 
 
 @pytest.mark.parametrize("way", DELETED)
@@ -267,114 +209,109 @@ def test_nothing_runs_where_nothing_or_something_else_changed(decided, name):
 
 @pytest.mark.parametrize("name", [*FOR_ALL, "no link"])
 def test_everything_runs_where_it_may_be_installed_or_run_otherwise(decided, name):
-    assert decided[name][0] == set(map(folder, LOADED))
+    assert decided[name][0] == {*LOADED}
 
 
 @pytest.mark.parametrize("name", VOUCHING)
 def test_everything_runs_where_the_run_cannot_vouch_and_the_reason_is_told(decided, name):
-    assert decided[name][0] == set(map(folder, LOADED))
-    assert "no test was left out: " in decided[name][1]
-    assert VOUCHING[name][1] in decided[name][1]
+    runs, *told = decided[name]
+    assert runs == {*LOADED}
+    assert "no test was left out: " in " ".join(told)
+    assert VOUCHING[name][1] in " ".join(told)
+
+
+def again(project, *options, **environ):
+    """Returns what a run printed that may leave out tests."""
+    output = pytest_in(project.top, "--gpukern-only-changed=run.json", *options, **environ)[1]
+    return " ".join(output.split())
 
 
 def test_everything_runs_where_a_test_is_gone(project):
-    (project / "tests/beside/test_beside.py").unlink()
-    git(project, "add", "-A")
-    _, output = pytest_in(project, "--collect-only", "--gpukern-only-changed=run.json")
-    assert f"{len(LOADED) - 1} tests collected" in output
+    (project.top / "tests/beside/test_beside.py").unlink()
+    project.git("add", "-A")
+    assert f"{len(LOADED) - 1} tests collected" in again(project, "--collect-only")
 
 
 def test_what_does_not_run_is_unchanged_and_never_passed(project):
-    status, output = pytest_in(project, "--gpukern-only-changed=run.json", "--gpukern-report=later.json")
+    options = ("--gpukern-only-changed=run.json", "--gpukern-report=later.json")
+    status, output = pytest_in(project.top, *options)
     assert f"{len(LOADED)} of {len(LOADED)} not run: nothing that they load differs from " in output
     assert "where they passed with these libraries, today" in " ".join(output.split())
     assert f"UNCHANGED: {len(LOADED)} tests" in output
     assert "PASSED" not in output
+    later = json.loads((project.top / "later.json").read_text())
     assert status == 0
-    later = json.loads((project / "later.json").read_text())
     assert len(later["unchanged"]["tests"]) == len(LOADED)
     assert later["voucher"] is None, "a run that left out tests vouches for nothing"
 
 
 @pytest.mark.parametrize(
     ("options", "environ", "why"),
-    [
-        ([], {"NUMBA_OPT": "0"}, "variable NUMBA_OPT"),
-        (["--gpukern-timer=host"], {}, "options"),
-        ([], {"PATH": f"build:{os.environ['PATH']}"}, "nvcc"),
-    ],
+    [([], {"NUMBA_OPT": "0"}, "variable NUMBA_OPT"), (["--gpukern-timer=host"], {}, "options")],
 )
 def test_everything_runs_under_other_conditions(project, options, environ, why):
-    (project / "build").mkdir(exist_ok=True)
-    (project / "build/nvcc").touch(0o755)
-    _, output = pytest_in(project, "--gpukern-only-changed=run.json", "tests/import", *options, **environ)
-    assert f"no test was left out: run.json vouches for nothing: {why} differed there" in " ".join(
-        output.split()
-    )
+    output = again(project, "tests/import", *options, **environ)
+    assert f"no test was left out: run.json vouches for nothing: {why} differed there" in output
     assert "1 passed" in output
 
 
 def test_workers_and_a_comparison_with_a_base_leave_out_the_same(project):
-    write(project, {"helper.py": "x = 1\n# changed\n"})
+    write(project.top, {"helper.py": "x = 1\n# changed\n"})
     for options in (["-n2"], ["--gpukern-against=HEAD", "--gpukern-sessions=2"]):
-        _, output = pytest_in(project, "--gpukern-only-changed=run.json", *options)
+        output = again(project, *options)
         assert f"{len(LOADED) - 1} of {len(LOADED)} not run" in output
         assert "1 run: load helper.py (1)" in output
 
 
 def vouches_for(project, *options):
     """Returns the folders of tests for which a run vouches, and why it vouches for none."""
-    pytest_in(project, "--gpukern-report=run.json", *options)
-    voucher = json.loads((project / "run.json").read_text())["voucher"]
+    pytest_in(project.top, "--gpukern-report=run.json", *options)
+    voucher = json.loads((project.top / "run.json").read_text())["voucher"]
     return {test.split("/")[1] for test in voucher.get("tests", ())}, voucher.get("refused", "")
 
 
 COPIES = "import ctypes, _bisect, shutil\n    ctypes.CDLL(shutil.copy(_bisect.__file__, "
 DOUBTFUL = {
-    "skips": "pytest.skip('not here')",
-    "xfails": "pytest.xfail('known')",
-    "untracked": "open('build/data').read()",
-    "outside": f"{COPIES}'/tmp/gpukern_bisect.so'))",
-    "in_place": f"{COPIES}'build/fast.so'))",
+    "skips": ("", "pytest.skip('not here')"),
+    "xfails": ("", "pytest.xfail('known')"),
+    "untracked": ("", "open('build/data').read()"),
+    "outside": ("", f"{COPIES}'/tmp/gpukern_bisect.so'))"),
+    "in_place": ("", f"{COPIES}'build/fast.so'))"),
+    "dynamic": ("import importlib, sys\nimportlib.import_module(sys.argv[0] and 'json')", "pass"),
 }
-"""Folder of tests → what its test does, for which nobody can vouch."""
-DYNAMIC = "import importlib, sys\nimportlib.import_module(sys.argv[0] and 'json')"
+"""Folder of tests → what its module has and its test does; nobody can vouch for it, or only for now."""
 
 
 def test_nobody_vouches_for_what_did_not_pass_or_git_does_not_have(project):
-    tests = {name: TEST.format(loads="", marker="", body=body) for name, body in DOUBTFUL.items()}
-    tests["dynamic"] = TEST.format(loads=DYNAMIC, marker="", body="pass")
-    write(project, {f"tests/{name}/test_{name}.py": text for name, text in tests.items()})
-    write(project, {"build/data": "1", ".gitattributes": "lib/*.py filter=lfs\n"})
-    git(project, "add", "-A")
-    git(project, "commit", "-qm", "doubtful")
-    folders = ["init", "import", "import_in_function", *tests]
-    options = [f"tests/{name}" for name in folders]
+    for name, (loads, body) in DOUBTFUL.items():
+        test = TEST.format(loads=loads, marker="", body=body)
+        write(project.top, {f"tests/{name}/test_{name}.py": test})
+    write(project.top, {"build/data": "1", ".gitattributes": "lib/*.py filter=lfs\n"})
+    project.commit()
+    options = [f"tests/{name}" for name in ("init", "import", "import_in_function", *DOUBTFUL)]
     assert vouches_for(project, *options) == ({"init", "import", "dynamic"}, "")
-    git(project, "update-index", "--assume-unchanged", "helper.py")
-    _, output = pytest_in(project, "--gpukern-only-changed=run.json", *options)
-    said = " ".join(output.split())
-    assert "1 of 9 not run" in said
-    assert "tests/dynamic/test_dynamic.py:5 imports what its source does not name (1)" in said
-    assert "helper.py is assume-unchanged for git (1)" in said
-    assert "did not pass there, were not judged, or load what git cannot tell (6)" in said
+    project.git("update-index", "--assume-unchanged", "helper.py")
+    output = again(project, *options)
+    assert "1 of 9 not run" in output
+    assert "tests/dynamic/test_dynamic.py:5 imports what its source does not name (1)" in output
+    assert "helper.py is assume-unchanged for git (1)" in output
+    assert "did not pass there, were not judged, or load what git cannot tell (6)" in output
+
+
+RED = TEST.format(loads="", marker="", body="assert 0")
 
 
 @pytest.mark.parametrize(
     ("files", "options", "why"),
     [
-        (
-            {"tests/fails/test_fails.py": TEST.format(loads="", marker="", body="assert 0")},
-            [],
-            "it was not green",
-        ),
+        ({"tests/fails/test_fails.py": RED}, [], "it was not green"),
         ({}, ["-k", "import"], "it left out tests"),
         ({"helper.py": "x = 2"}, ["tests/import"], "files differed from its commit"),
     ],
     ids=["red", "partial", "dirty"],
 )
 def test_a_run_that_is_not_green_whole_and_clean_vouches_for_nothing(project, files, options, why):
-    write(project, files)
+    write(project.top, files)
     assert vouches_for(project, *options) == (set(), why)
 
 
@@ -382,8 +319,6 @@ def test_the_value_is_the_file_of_a_run(pytester):
     pytester.makepyfile(test_any="def test_any(): pass")
     status, output = pytest_in(pytester.path, "--gpukern-only-changed", "test_any.py")
     assert status == pytest.ExitCode.USAGE_ERROR
-    assert (
-        "name the run file of a run of everything, such as run.json. To select test_any.py, name it" in output
-    )
+    assert "name the run file of a run of everything, such as run.json. To select test_any.py, name" in output
     status, output = pytest_in(pytester.path, "--gpukern-only-changed=run.json", "--gpukern-baseline=create")
     assert "a run that leaves out tests writes no record" in output
