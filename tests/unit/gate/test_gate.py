@@ -321,34 +321,32 @@ def test_a_busy_host_raises_no_suspicion_and_confirms_none(shares):
     assert judge(new(-40, observations=beside(0.4)), basis).kind is FASTER
 
 
-OLD_LOOP = {"load": {"loop_ns": 100.0}}
+def seen(least=None, most=None, loop=None):
+    """What an observer has seen of a call and of a loop, in shares of the recorded time and in ns."""
+    figures = {"least_ns": least and least * BASE_NS, "most_ns": most and most * BASE_NS, "loop_ns": loop}
+    return {name: figure for name, figure in figures.items() if figure}
+
+
+QUIET_LOOP = {"load": seen(loop=100.0)}
 
 
 @pytest.mark.parametrize(
     ("new_load", "old", "kind"),
     [
-        ({"least_ns": 1.05 * BASE_NS, "loop_ns": 100.0}, OLD_LOOP, SLOWER),
-        ({"least_ns": 1.05 * BASE_NS, "loop_ns": 115.0}, OLD_LOOP, SLOWER),
-        ({"least_ns": 1.05 * BASE_NS, "loop_ns": 118.0}, OLD_LOOP, UNDECIDED),
-        ({"least_ns": 1.01 * BASE_NS, "loop_ns": 100.0}, OLD_LOOP, UNDECIDED),
-        ({"least_ns": 1.03 * BASE_NS, "loop_ns": 100.0}, OLD_LOOP, None),
-        ({"least_ns": 1.3 * BASE_NS, "loop_ns": 150.0}, OLD_LOOP, UNDECIDED),  # others share our core
-        ({"least_ns": 2.0 * BASE_NS, "loop_ns": 150.0}, OLD_LOOP, SLOWER),
-        ({"least_ns": 1.7 * BASE_NS, "loop_ns": 100.0}, {}, UNDECIDED),  # CPUs may be half as fast
-        ({"least_ns": 1.9 * BASE_NS}, OLD_LOOP, SLOWER),
-        ({"loop_ns": 100.0}, OLD_LOOP, UNDECIDED),
+        (seen(1.05, loop=100.0), QUIET_LOOP, SLOWER),
+        (seen(1.05, loop=115.0), QUIET_LOOP, SLOWER),
+        (seen(1.05, loop=118.0), QUIET_LOOP, UNDECIDED),
+        (seen(1.01, loop=100.0), QUIET_LOOP, UNDECIDED),
+        (seen(1.03, loop=100.0), QUIET_LOOP, None),
+        (seen(1.3, loop=150.0), QUIET_LOOP, UNDECIDED),  # others share our core
+        (seen(2.0, loop=150.0), QUIET_LOOP, SLOWER),
+        (seen(1.7, loop=100.0), {}, UNDECIDED),  # CPUs may be half as fast
+        (seen(1.9), QUIET_LOOP, SLOWER),
+        (seen(loop=100.0), QUIET_LOOP, UNDECIDED),
         # recorded on a busy host, too: without others it took its CPU time at most
-        (
-            {"least_ns": 0.8 * BASE_NS, "loop_ns": 1.0},
-            beside(0.5, most_ns=0.7 * BASE_NS, loop_ns=1.0),
-            SLOWER,
-        ),
-        (
-            {"least_ns": 0.8 * BASE_NS, "loop_ns": 1.0},
-            beside(0.5, most_ns=0.8 * BASE_NS, loop_ns=1.0),
-            UNDECIDED,
-        ),
-        ({"least_ns": 0.8 * BASE_NS, "loop_ns": 1.0}, beside(0.5, loop_ns=1.0), UNDECIDED),
+        (seen(0.8, loop=1.0), beside(0.5, **seen(most=0.7, loop=1.0)), SLOWER),
+        (seen(0.8, loop=1.0), beside(0.5, **seen(most=0.8, loop=1.0)), UNDECIDED),
+        (seen(0.8, loop=1.0), beside(0.5, loop_ns=1.0), UNDECIDED),
     ],
 )
 def test_on_a_busy_host_a_time_is_slower_by_what_others_cannot_explain(new_load, old, kind):
@@ -364,10 +362,8 @@ def test_on_a_busy_host_a_time_is_slower_by_what_others_cannot_explain(new_load,
 
 
 def test_what_was_recorded_on_a_busy_host_is_told_and_makes_nothing_faster():
-    busy, told = (
-        around(0, 1, -1, observations=beside(0.4)),
-        "; recorded while other programs used 40 % of the host's CPUs",
-    )
+    busy = around(0, 1, -1, observations=beside(0.4))
+    told = "; recorded while other programs used 40 % of the host's CPUs"
     for percent, kind in ((-40, UNDECIDED), (0, SAME), (40, SLOWER)):
         found = verdict(new(percent), busy, threshold=0.05, shared=shared_by(0.01))
         assert (found.kind, found.reason.endswith(told)) == (kind, True)

@@ -78,29 +78,17 @@ def test_suspicions_and_changed_code_that_only_other_cards_recorded_are_measured
         assert asked == ([("c0", asks)] if baseline == "compare" and asks is not None else [])
 
 
-@pytest.mark.parametrize("now", [OTHER_CODE, AFTER_A_DRIVER])
-@pytest.mark.parametrize(
-    ("kind", "settles", "after_a_driver"),
-    [
-        (Kind.SLOWER, True, True),
-        (Kind.SAME, True, False),
-        (Kind.SAME_CODE, True, False),
-        (Kind.FASTER, True, False),
-        (Kind.UNDECIDED, True, False),
-        (Kind.NEW, False, False),
-        (Kind.UNCOMPARABLE, False, False),
-        (Kind.INVALID, False, False),
-    ],
-)
-def test_pairs_settle_it_but_what_another_driver_did_they_do_not_show(kind, settles, after_a_driver, now):
+SETTLING = (Kind.SLOWER, Kind.SAME, Kind.SAME_CODE, Kind.FASTER, Kind.UNDECIDED)
+
+
+@pytest.mark.parametrize(("now", "settling"), [(OTHER_CODE, SETTLING), (AFTER_A_DRIVER, SETTLING[:1])])
+@pytest.mark.parametrize("kind", [*SETTLING, Kind.NEW, Kind.UNCOMPARABLE, Kind.INVALID])
+def test_pairs_settle_it_but_what_another_driver_did_they_do_not_show(kind, now, settling):
     by_pairs = Verdict(kind, "by pairs")
     here = structs.replace(session(**now), verdicts={KEY: by_pairs})
     more = session(session="fresh")
     verdict, found, _ = settled(SUSPECTED, Ending("passed", "", here, (more,)), **now)
-    if settles and (now is OTHER_CODE or after_a_driver):
-        assert verdict == by_pairs
-    else:
-        assert verdict == SUSPECTED.adding(f"{kind.value}: by pairs")
+    assert verdict == (by_pairs if kind in settling else SUSPECTED.adding(f"{kind.value}: by pairs"))
     assert found.sessions == (more,)
 
 
@@ -109,6 +97,5 @@ def test_a_test_that_fails_when_it_is_measured_beside_does_not_pass():
     assert (verdict.kind, verdict.suspected) == (Kind.INVALID, False)
     assert verdict.reason.endswith("INCORRECT: y")
     _, found, _ = settled(HOPELESS, "no git")
-    assert [note.text for note in found.result.notes] == [
-        "recorded on other cards only, and not measured beside that commit: no git"
-    ]
+    (note,) = found.result.notes
+    assert note.text == "recorded on other cards only, and not measured beside that commit: no git"
