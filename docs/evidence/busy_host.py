@@ -9,8 +9,8 @@ as root), and so count as undisturbed.
 
 from __future__ import annotations
 
-import itertools
 import json
+import multiprocessing
 import os
 import random
 import subprocess
@@ -38,12 +38,12 @@ THRESHOLD = 0.02
 FIGURES = ("ns", "low_ns", "high_ns", OTHERS_SHARE, LEAST, MOST, LOOP)
 """What is recorded of a time, in this order; None for what is not known."""
 IDLE = "idle"
-SESSIONS = {IDLE: 10, "2 loops": 10, "4 both": 10, "6 loops": 10}
-"""Load → sessions beside it."""
-LOADS = {
-    "loops": "while True: pass",
-    "adds": "import numpy as np; a = np.ones(8_000_000)\nwhile True: np.add(a, 1.0, out=a)",
-}
+LOOPS, ADDS = (
+    "while True: pass",
+    "import numpy as np; a = np.ones(8_000_000)\nwhile True: np.add(a, 1.0, out=a)",
+)
+BESIDE = {IDLE: [], "2 loops": [LOOPS] * 2, "4 both": [LOOPS, ADDS] * 2, "6 loops": [LOOPS] * 6}
+"""Load → programs beside each of ten sessions."""
 _HERE = Conditions(1, "this-cpu")
 _KEY = ("end_to_end", "host", "hot")
 
@@ -55,12 +55,8 @@ def measured(figures: Sequence[Any], factor: float = 1.0) -> Measurement:
     """Returns a recorded time, with as many times the work, of a host with up to eight CPUs."""
     ns, low, high, share, least, most, loop = (figure or 0.0 for figure in figures)
     shared_ns = (ns * factor * (1 - share) - STALLED_NS) / UNFAIR  # as the observer has it
-    scaled = {
-        LEAST: max(least * factor, shared_ns),
-        MOST: most * factor,
-        OTHERS_SHARE: share,
-        LOOP: loop,
-    }
+    least = max(least * factor, shared_ns)
+    scaled = {LEAST: least, MOST: most * factor, OTHERS_SHARE: share, LOOP: loop}
     seen = {name: value for name, value in scaled.items() if value > 0}
     summary = Summary(ns * factor, low * factor, high * factor, 12)
     return Measurement(*_KEY, 1, summary, jitter_ns=100.0, observations={LOAD: seen})
@@ -179,16 +175,13 @@ def record() -> Sessions:
     own = os.getpriority(os.PRIO_PROCESS, 0)
     for name in ("Numba 70 µs", "threads 80 µs"):
         _in_a_fork(lambda name=name: {name: [calls[name]() and 0]})  # type: ignore[misc]
-    for load, count in SESSIONS.items():
-        number, what = load.split() if load != IDLE else ("0", "loops")
-        programs = [*LOADS.values()] if what == "both" else [LOADS[what]]
+    for load, programs in BESIDE.items():
         os.setpriority(os.PRIO_PROCESS, 0, own)
-        turns = itertools.islice(itertools.cycle(programs), int(number))
-        beside = [subprocess.Popen([sys.executable, "-c", text]) for text in turns]
+        beside = [subprocess.Popen([sys.executable, "-c", text]) for text in programs]
         try:
             time.sleep(2)  # until they have started
             os.setpriority(os.PRIO_PROCESS, 0, own if beside else -20)
-            found[load] = [_in_a_fork(lambda: session(calls)) for _ in range(count)]
+            found[load] = [_in_a_fork(lambda: session(calls)) for _ in range(10)]
         finally:
             for program in beside:
                 program.kill()
@@ -197,15 +190,12 @@ def record() -> Sessions:
 
 
 def _in_a_fork(work: Callable[[], dict[str, list[Any]]]) -> dict[str, list[Any]]:
-    ours, theirs = os.pipe()
-    if (pid := os.fork()) == 0:
-        os.write(theirs, json.dumps(work()).encode())
-        os._exit(0)
-    os.close(theirs)
-    with os.fdopen(ours) as reading:
-        text = reading.read()
-    os.waitpid(pid, 0)
-    return json.loads(text)  # type: ignore[no-any-return]
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=lambda: theirs.send(work()))
+    process.start()
+    found: dict[str, list[Any]] = ours.recv()
+    process.join()
+    return found
 
 
 def main(command: str, file: str) -> None:
