@@ -306,28 +306,27 @@ def test_a_suspect_is_measured_until_its_fresh_pairs_decide_and_no_longer(tmp_pa
     assert re.search(r"; 6 fresh pairs\s+confirmed at least \+", found.out)
 
 
-KNOWN = """
-ONE = '{"code": "c0de", "registers": 32}'
-KERNEL = {"first": ONE, "second": ONE, "mended": ONE}
+KNOWN = f"""{KERNELS}
+FACTOR = {{}}
+ONE = '{{"code": "c0de", "registers": 32}}'
+KERNEL = dict.fromkeys(TAKES_NS, ONE)
 """
+KNOWN_SUITE = SUITE.replace("import FACTOR", "import KERNEL, FACTOR")
 
 
 def test_what_does_the_same_is_measured_once_and_a_slowdown_by_arguments_is_found(tmp_path):
     """The machine code is the same everywhere: `first` is given more to do, `mended` has another grid."""
     repository = Repository(tmp_path / "project")
-    kernels = KERNELS.replace('FACTOR = {"mended": 3}', "FACTOR = {}") + KNOWN
-    repository.commit(kernels=kernels, test_doubling=SUITE.replace("import FACTOR", "import KERNEL, FACTOR"))
+    repository.commit(kernels=KNOWN, test_doubling=KNOWN_SUITE)
     wider = """KERNEL["mended"] = ONE.replace("}", ', "grid": [2, 1, 1]}')"""
-    repository.write(kernels=kernels.replace('"first": 1000', '"first": 1022') + wider)
+    repository.write(kernels=KNOWN.replace('"first": 1000', '"first": 1022') + wider)
     found = read(run(repository, "--gpukern-report=run.json"), repository)
     assert verdict(found, "first")["kind"] == "SLOWER"
     assert verdict(found, "first")["reason"].startswith("+2.2 %")
     assert [len(verdict(found, each)["pairs"]) for each in ("second", "mended")] == [1, 2]
     assert [verdict(found, each)["kind"] for each in ("second", "mended")] == ["SAME CODE", "SAME"]
-    assert (
-        "within half the threshold: not measured again; against merge-base"
-        in (verdict(found, "second")["reason"])
-    )
+    reason = verdict(found, "second")["reason"]
+    assert "within half the threshold: not measured again; against merge-base" in reason
     assert "gpukern: 1 measured in the short pair of sessions alone: the same machine code," in found.out
     assert "of 3 times: 1 same, 1 slower, 1 same code" in found.out
 
@@ -335,9 +334,7 @@ def test_what_does_the_same_is_measured_once_and_a_slowdown_by_arguments_is_foun
 def test_where_all_do_the_same_one_short_pair_of_sessions_is_the_whole_run(tmp_path):
     """Of a host variant nobody knows what it does, so it is measured as long as before."""
     repository = Repository(tmp_path / "project")
-    suite = SUITE.replace("import FACTOR", "import KERNEL, FACTOR")
-    kernels = KERNELS.replace('FACTOR = {"mended": 3}', "FACTOR = {}") + KNOWN
-    repository.commit(kernels=kernels, test_doubling=suite)
+    repository.commit(kernels=KNOWN, test_doubling=KNOWN_SUITE)
     repository.write(other="")
     required = "--gpukern-fail-on=no-gpu"
     found = run(repository, required)
@@ -345,7 +342,7 @@ def test_where_all_do_the_same_one_short_pair_of_sessions_is_the_whole_run(tmp_p
     assert "session 1 of" not in found.out + found.err
     assert "a short pair of sessions that asks what both do\n" in found.out
     assert re.search(r"3 passed · of 3 times: 3 same code$", found.out, re.MULTILINE)
-    on_host = suite.replace('variant("numba")\ndef second', 'variant("host")\ndef second')
+    on_host = KNOWN_SUITE.replace('variant("numba")\ndef second', 'variant("host")\ndef second')
     repository.commit(test_doubling=on_host)
     repository.write(other="1")
     found = run(repository, required)
@@ -460,12 +457,9 @@ def test_without_a_gpu_host_variants_are_compared_and_fail_nothing(repository):
     assert re.search(r"of 1 time: 1 \w+$", found.out, re.MULTILINE)
 
 
-ON_CARDS = """
+ON_CARDS = f"""{KNOWN}
 import os
-CARD = float(os.environ.get("CARD", 1))
-CODES = {"first": "c0de", "second": "c0de", "mended": "c0de"}
-TAKES_NS = {name: takes_ns * CARD for name, takes_ns in TAKES_NS.items()}
-KERNEL = {name: '{"code": "%s", "registers": 32}' % code for name, code in CODES.items()}
+TAKES_NS = {{name: ns * float(os.environ.get("CARD", 1)) for name, ns in TAKES_NS.items()}}
 """
 OTHER_CARD = {"FAKE_GPUS": "GPU-0ddd", "CARD": "1.05"}
 """It takes 5 % longer for everything."""
@@ -476,15 +470,12 @@ COMPARE = ("--gpukern-baseline=compare", "--gpukern-report=run.json")
 def recorded_elsewhere(tmp_path_factory):
     """Has a record of one card committed, and the code of two kernels changed since: one is 6 % slower."""
     repository = Repository(tmp_path_factory.mktemp("elsewhere") / "project")
-    kernels = KERNELS.replace('FACTOR = {"mended": 3}', "FACTOR = {}") + ON_CARDS
     (repository.top / ".gitignore").write_text("__pycache__\nran.txt\nreferences\nrun.json\n")
-    repository.commit(kernels=kernels, test_doubling=SUITE.replace("import FACTOR", "import KERNEL, FACTOR"))
+    repository.commit(kernels=ON_CARDS, test_doubling=KNOWN_SUITE)
     run(repository, "--gpukern-baseline=create", "--gpukern-sessions=3")
     repository.commit()
-    changed = kernels.replace('"first": 1000', '"first": 1060')
-    for name in ("first", "mended"):
-        changed = changed.replace(f'"{name}": "c0de"', f'"{name}": "beef"')
-    repository.write(kernels=changed)
+    other_code = 'KERNEL |= dict.fromkeys(["first", "mended"], ONE.replace("c0de", "beef"))'
+    repository.write(kernels=ON_CARDS.replace('"first": 1000', '"first": 1060') + other_code)
     return repository
 
 
