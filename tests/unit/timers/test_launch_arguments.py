@@ -38,18 +38,14 @@ class Launch:
         extra = (ctypes.c_uint64 * 5)(2, 0, 1, start, 0)  # the size, the buffer, and no more
         config = (ctypes.c_uint64 * 7)(*[0] * 6, attributes)
         way = (0, ctypes.addressof(extra)) if packed else (ctypes.addressof(pointers), 0)
+        head = (ctypes.addressof(config), handle) if call == "cuLaunchKernelEx" else (handle, *[0] * 5)
         self.call, self.handle = call, handle
-        if call.startswith("cuLaunchKernelEx"):
-            words = (ctypes.addressof(config), handle, *way)
-        else:
-            words = (handle, 0, 0, 0, 0, 0, *way)
-        self.words = [*words, *[0] * (8 - len(words))]
-        self._parameters = (ctypes.c_uint64 * 8)(*self.words)
+        self.parameters = (ctypes.c_uint64 * 8)(*head, *way)
         self._held = buffer, pointers, extra, config
 
     @property
     def arguments(self):
-        return arguments_of(self.call, ctypes.addressof(self._parameters), self.handle)
+        return arguments_of(self.call, ctypes.addressof(self.parameters), self.handle)
 
 
 @pytest.fixture(autouse=True)
@@ -116,19 +112,18 @@ def test_a_launch_with_much_to_ask_about_is_not_known(monkeypatch):
 def scalars(replay):
     """Observes two launches of kernel `one`, and says what is then known of its scalar arguments."""
 
-    def known(first, second=None, *, kernels=("one",), arrays=ARRAYS, code="as recorded"):
+    def known(first, second=None, *, kernels=("one",), arrays=ARRAYS, code=b""):
         machine_code.cache_clear()
         launched = iter([first] * 4 + [first, second or first])  # the recording begins with four others
 
         def edit(event):
-            if code is None and ("module" in event or "meanwhile" in event):
+            loads = "module" in event
+            if code is None and (loads or "meanwhile" in event):
                 return None  # and none of its kernels is recorded
-            if "module" in event:
-                return {**event, "code": code} if isinstance(code, bytes) else event
-            if "kernel" not in event or event["site"] == ENTRY:
-                return event
+            if loads or "kernel" not in event or event["site"] == ENTRY:
+                return {**event, "code": code} if loads and code else event
             launch = next(launched)
-            return {**event, "event": CALLS[launch.call], "parameters": launch.words}
+            return {**event, "event": CALLS[launch.call], "parameters": [*launch.parameters]}
 
         replay.edit = edit
         replay.drive("versions in turn")
