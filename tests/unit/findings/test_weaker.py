@@ -80,7 +80,7 @@ def test_what_a_plain_test_compares_with_counts_only_if_it_was_the_same_each_tim
     assert len(found(last, other, other)) == 1
 
 
-STRICT = Declaration({"y": 8}, X, 3, ("n=1", "n=7"), ("kernel",), determinism=Determinism.RUN_TO_RUN)
+STRICT = Declaration({"y": 8}, X, 3, determinism=Determinism.RUN_TO_RUN)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,6 @@ STRICT = Declaration({"y": 8}, X, 3, ("n=1", "n=7"), ("kernel",), determinism=De
         ({"input_sets": 0}, None),
         ({"determinism": Determinism.TOLERANT}, "determinism run-to-run → tolerant"),
         ({"determinism": Determinism.BITWISE}, None),
-        ({"corners": ("n=7", "n=9")}, "no longer checked at n=1"),
         ({"outputs": {"z": 8}}, "y: elements that a launch must write 8 → 0"),
         ({"threshold": 0.025}, "threshold 2 % → 2.5 %"),
         ({"inputs": {"x": structs.replace(X["x"], dtype="float32")}}, "input x: dtype float64 → float32"),

@@ -109,13 +109,9 @@ def test_pairs_of_a_busy_host_raise_no_suspicion_and_confirm_none(share):
 def test_pairs_of_a_busy_host_are_slower_by_what_others_cannot_explain(least, kinds, base_is_busy):
     """If the base was timed beside others, too, CPU times are compared."""
     load = beside(0.5, most_ns=5e5) if base_is_busy else beside(0.0, loop_ns=1.0)
+    now = beside(0.5, least_ns=least * 1e6, most_ns=least * 5e5, loop_ns=1.0)
     slower = [
-        (
-            structs.replace(base, observations=load),
-            structs.replace(
-                head, observations=beside(0.5, least_ns=least * 1e6, most_ns=least * 5e5, loop_ns=1.0)
-            ),
-        )
+        (structs.replace(base, observations=load), structs.replace(head, observations=now))
         for base, head in pairs(200, 202, drift=0)
     ]
     assert [judged(slower).kind, looked_at(slower).kind] == kinds

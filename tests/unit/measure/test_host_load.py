@@ -87,11 +87,8 @@ def others(monkeypatch):
 
     def read():
         pass_s(0.01)
-        return (
-            None
-            if made.uses is None
-            else CpuTimes(made.now, made.cpus, made.now + made.used_s, 0.0, made.now)
-        )
+        used_s = made.now + made.used_s
+        return None if made.uses is None else CpuTimes(made.now, made.cpus, used_s, 0.0, made.now)
 
     made.pass_s = pass_s
     monkeypatch.setattr(host_load, "read", read)
