@@ -365,7 +365,7 @@ class Controller:
                     self._problems += self._not_judged()
                     self._tell_what_is_weaker()
                     if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-                        self._problems += self._not_run()
+                        self._problems += self._not_run(exitstatus)
                 self._write_forms(in_summary=False)
         if self._problems and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -418,15 +418,20 @@ class Controller:
         left = left_by_files(self._config, known, self._skipped_files, self._model_keys) if whole else ()
         return [*known, *left]
 
-    def _not_run(self) -> list[str]:
-        """Says which tests that workers of xdist collected have no report: no worker was left to run them."""
-        missing = [nodeid for nodeid in self._selected if nodeid not in self._reported]
-        if not missing or workers_of(self._config) is None:
+    def _not_run(self, exitstatus: int) -> list[str]:
+        """Says which tests have no report: xdist had no worker left to run them, or somebody ended the run.
+
+        A run that failed may have ended at its first failure.
+        """
+        missing, workers = [of for of in self._selected if of not in self._reported], workers_of(self._config)
+        if not missing or (workers is None and exitstatus != pytest.ExitCode.OK):
             return []
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         shortfall = f"{len(missing)} of {len(self._selected)} selected tests did not run: {missing[0]}{more}"
-        restarts = "--max-worker-restart says how many may be"
-        return [f"{shortfall}; a worker ended and none replaced it ({restarts})"]
+        restarts = "a worker ended and none replaced it (--max-worker-restart says how many may be)"
+        return [
+            f"{shortfall}; {restarts if workers is not None else 'the run ended early, as by pytest.exit'}"
+        ]
 
     def _missing(self) -> list[str]:
         return [
