@@ -144,7 +144,8 @@ class Controller:
     @functools.cached_property
     def _ran(self) -> Ran | None:
         """Holds what a voucher needs to know of the tests; None where nothing holds a voucher."""
-        if not settings_of(self._config).benchmark or settings_of(self._config).run_file is None:
+        asked = plugin_requested(self._config) and settings_of(self._config).benchmark
+        if not asked or settings_of(self._config).run_file is None:
             return None
         from pytest_gpukern.session.unchanged import Ran
 

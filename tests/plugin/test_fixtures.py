@@ -339,7 +339,9 @@ def test_wrong_exit(gpu):
 def test_a_run_that_a_test_ends_early_as_if_all_were_well_fails(pytester):
     exits = "import pytest\ndef test_exits(): pytest.exit('done', returncode=0)\n"
     pytester.makepyfile(test_it=f"def test_a(gpu_benchmark): gpu_benchmark(list)\n{exits}def test_b(): pass")
-    result = pytester.runpytest_inprocess("--gpu-benchmark", "--gpukern-timer=host")
+    result = pytester.runpytest_inprocess(
+        "--gpu-benchmark", "--gpukern-simulator=never", "--gpukern-timer=host"
+    )
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
         ["*1 of 3 selected tests did not run: test_it.py::test_b; the run ended early*"]
