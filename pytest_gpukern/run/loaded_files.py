@@ -16,6 +16,7 @@ import functools
 import glob
 import hashlib
 import importlib.machinery
+import importlib.util
 import os
 import re
 import struct
@@ -307,12 +308,10 @@ def _beginning(node: ast.expr) -> tuple[str, bool]:
 
 def _absolute(name: str, package: str) -> str:
     """Returns the name that a relative one means in a package."""
-    relative = name.lstrip(".")
-    level = len(name) - len(relative)
-    if not level:
-        return name
-    parts = package.split(".") if package else []
-    return ".".join([*parts[: len(parts) - level + 1], *filter(None, [relative])])
+    try:
+        return importlib.util.resolve_name(name, package)
+    except ImportError:  # a module of no package; pytest finds what lies beside it by its own name
+        return name.lstrip(".")
 
 
 class OpenedFiles:

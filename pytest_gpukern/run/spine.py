@@ -17,7 +17,7 @@ from msgspec import structs
 
 from pytest_gpukern.arrays.memory import Span
 from pytest_gpukern.baseline.merge import confirmed_slower
-from pytest_gpukern.baseline.record import choice_of
+from pytest_gpukern.baseline.record import Record, choice_of
 from pytest_gpukern.baseline.same_work import SameWork, conditions_of, newest, same_work
 from pytest_gpukern.check.diagnosis import Diagnosis, IncorrectError
 from pytest_gpukern.findings.findings import explained, failures
@@ -250,9 +250,7 @@ def settle(
         else:
             settled = settled_beside(judged_by_record(result, environment, marker), environment, marker)
         settled = confirmed(settled, environment, marker)
-        model = environment.gpu.model_key(on_gpu=result.case.on_gpu)
-        past = environment.store.baseline(result.case, model).of(result.case.id).past
-        result = explained(settled.result, past, deciding=settled.deciding)
+        result = explained(settled.result, _record_of(result, environment).past, deciding=settled.deciding)
     if settings.benchmark and settings.baseline != "off":
         result = with_weaker(result, environment)
     # The reason first: pytest's short summary names the test already, and cuts long lines.
@@ -265,10 +263,14 @@ def settle(
 
 def with_weaker(result: Result, environment: Environment) -> Result:
     """Adds which checks are weaker than on record, also where the record makes times needless."""
-    model = environment.gpu.model_key(on_gpu=result.case.on_gpu)
-    past = environment.store.baseline(result.case, model).of(result.case.id).past()
+    past = _record_of(result, environment).past()
     found = weaker(result, [time.session for time in past], environment.settings.threshold)
     return structs.replace(result, findings=(*result.findings, *found))
+
+
+def _record_of(result: Result, environment: Environment) -> Record:
+    model = environment.gpu.model_key(on_gpu=result.case.on_gpu)
+    return environment.store.baseline(result.case, model).of(result.case.id)
 
 
 def _why_unchecked(result: Result) -> str:
@@ -315,8 +317,7 @@ def settled_beside(settled: Settled, environment: Environment, marker: MarkerOpt
     working tree. What that cannot decide stays as it was, and a note says why.
     """
     result, verdicts = settled.result, dict(settled.result.verdicts)
-    model = environment.gpu.model_key(on_gpu=result.case.on_gpu)
-    record = environment.store.baseline(result.case, model).of(result.case.id)
+    record = _record_of(result, environment)
     others = {key: newest(record.past(key)) for key, verdict in verdicts.items() if verdict.other_card}
     as_recorded = {key for key, of in others.items() if conditions_of(result, key) == conditions_of(of, key)}
     other_work = {key for key in as_recorded if same_work(result, others[key], key) is SameWork.NO}
@@ -398,7 +399,7 @@ def _basis_of(result: Result, key: str, environment: Environment, marker: Marker
     """
     on_gpu, store = result.case.on_gpu, environment.store
     model = environment.gpu.model_key(on_gpu=on_gpu)
-    recorded = store.baseline(result.case, model).of(result.case.id)
+    recorded = _record_of(result, environment)
     opened = recorded.newer_epoch(key)
     return Basis(
         store.sessions_for(result.case, model, key),

@@ -25,6 +25,7 @@ from pytest_gpukern.session.stash import (
     KNOWN_CASES,
     OPENED,
     UNCHANGED,
+    UNCHANGED_OF_A_WORKER,
     device_uuid,
     distributes,
     environment_of,
@@ -172,10 +173,10 @@ class Controller:
         if message and not self._reported:
             raise pytest.UsageError(message.strip())
         selection = output.get(KNOWN_CASES_OF_A_WORKER)
-        if "gpukern_unchanged" in output:  # each worker leaves out the same
+        if UNCHANGED_OF_A_WORKER in output:  # each worker leaves out the same
             from pytest_gpukern.report.run import Unchanged
 
-            self._config.stash[UNCHANGED] = built(output["gpukern_unchanged"], Unchanged)
+            self._config.stash[UNCHANGED] = built(output[UNCHANGED_OF_A_WORKER], Unchanged)
         if selection is not None and KNOWN_CASES not in self._config.stash:
             from pytest_gpukern.baseline.store import KnownCases
 

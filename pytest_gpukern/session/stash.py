@@ -41,6 +41,8 @@ OPENED = pytest.StashKey[Any]()
 """Sees what tests of this process open, in a run that measures in a repository of git."""
 UNCHANGED = pytest.StashKey[Any]()
 """Which tests this run left out, if it was asked to."""
+UNCHANGED_OF_A_WORKER = "gpukern_unchanged"
+"""Where a worker's output has the same."""
 ISOLATED_WHEN_MEASURED = True
 """Whether GPU tests run in a measuring process by default, when they are measured."""
 _INSIDE = ("--pdb", "--trace", "--setup-show", "--setup-only", "--setup-plan")

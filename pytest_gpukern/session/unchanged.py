@@ -34,6 +34,7 @@ from pytest_gpukern.session.stash import (
     BEGAN_WITH,
     CHILD,
     UNCHANGED,
+    UNCHANGED_OF_A_WORKER,
     environment_of,
     settings_of,
 )
@@ -221,7 +222,7 @@ def leave_out_unchanged(config: pytest.Config, items: list[pytest.Item], path: P
     unchanged = Unchanged(vouches, tuple(item.nodeid for item in left), dict(ran.most_common()))
     config.stash[UNCHANGED] = unchanged
     if hasattr(config, "workeroutput"):
-        config.workeroutput["gpukern_unchanged"] = plain(unchanged)
+        config.workeroutput[UNCHANGED_OF_A_WORKER] = plain(unchanged)
     if left:
         config.hook.pytest_deselected(items=left)
         gone = {*unchanged.tests}
