@@ -144,7 +144,7 @@ class Controller:
 
     @functools.cached_property
     def _ran(self) -> Ran | None:
-        """Holds what a voucher needs to know of the tests; None where nothing holds a voucher."""
+        """Holds what a voucher needs to know of the tests; None if the run writes no file to hold it."""
         asked = plugin_requested(self._config) and settings_of(self._config).benchmark
         if not asked or settings_of(self._config).run_file is None:
             return None
