@@ -34,7 +34,7 @@ def head(compared: Sequence[Compared], shift: Shift | None, *, wrong: bool = Fal
         return [SAME_MACHINE] if any(verdict.kind.row.changed for verdict in verdicts) else []
     outputs = _outputs(compared, wrong=wrong)
     texts = [
-        f"since the record: {', '.join(differences) or 'nothing recorded changed'}; {outputs}",
+        f"since the record: {', '.join(differences) or 'same libraries, driver and clocks'}; {outputs}",
         f"times: {_times(compared, shift, [*changes])}",
     ]
     if shift is not None and common:
