@@ -88,6 +88,7 @@ def trimmed(result: Result, *, recorded: str = "") -> Result:
         recorded=recorded,
         canaries={name: finite(ns) for name, ns in result.canaries.items()},
         corners=result.corners,
+        at_corners=result.at_corners,
         inputs=result.inputs,
         scalars=result.scalars,
         files=result.files,

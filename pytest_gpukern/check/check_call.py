@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 import numbers
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -58,6 +59,7 @@ from pytest_gpukern.problems.problem import Output, size_of
 from pytest_gpukern.timers.timer import Executions, Iteration, NothingLaunched
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import Note
+from pytest_gpukern.values.result import Contents
 
 _QUICK_NS = 1e8
 """A call that takes longer is not made a third time."""
@@ -228,8 +230,7 @@ class CheckedCalls(Launch):
         self._scalars = tuple(_comparable(value) for value, array in arrays.values() if array is None)
         self.seen.given_empty |= not all(array.nbytes for array in passed)
         read = (*in_place.values(), *self.inputs.values())
-        dtypes: Iterable[Any] = (next(filter(is_narrow, array.read_as), array.dtype) for array in read)
-        self.seen.given_floats |= set(filter(float_bits, dtypes))
+        self.seen.given_floats |= set(filter(float_bits, map(_dtype_of, read)))
         poisoned = {name: output.array for name, output in outputs.items() if not output.updates}
         shared = diagnose_aliasing(poisoned, self.inputs, in_place, _IN_PLACE)
         if shared is not None:
@@ -316,6 +317,12 @@ class CheckedCalls(Launch):
         """Returns how many elements of each declared output a call has to write; 0 where it updates them."""
         outputs = {name: (output, output.array.shape) for name, output in self._outputs.items()}
         return {name: 0 if of.updates else size_of(shape, of.region) for name, (of, shape) in outputs.items()}
+
+    @property
+    def forms(self) -> dict[str, Contents]:
+        """Returns dtype and size of each input."""
+        inputs = self.inputs.items()
+        return {name: Contents(str(_dtype_of(array)), math.prod(array.shape)) for name, array in inputs}
 
     def digests_before(self) -> Mapping[str, str | None]:
         """Returns the hash of each input, if outputs are declared: then all else must stay as it is."""
@@ -554,6 +561,10 @@ def _captured(function: Any, value: Any, array: UsersArray) -> bool:
     if any(value is other for other in captured):
         return False  # the same in every call, so we can compare its contents
     return any(other is not None and array.overlaps(other) for other in map(users_array, captured))
+
+
+def _dtype_of(array: UsersArray) -> object:
+    return next(filter(is_narrow, array.read_as), array.dtype)
 
 
 def _comparable(value: Any) -> Any:

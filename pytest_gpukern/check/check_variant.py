@@ -40,7 +40,7 @@ from pytest_gpukern.problems.dataset import CONTENTS, Dataset, Datasets
 from pytest_gpukern.problems.problem import Output, Run
 from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.options import sanitizing_tool
-from pytest_gpukern.values.result import OutputError, of_launches
+from pytest_gpukern.values.result import Contents, OutputError, of_launches
 
 NO_MISTAKES = (SimulatorUnsupported, ProblemError, pytest.exit.Exception)  # SIGTERM ends a run by the last
 """Errors in a user's code that say nothing about its kernel."""
@@ -612,17 +612,17 @@ def declared_corners(case: Case) -> tuple[str, ...]:
 
 def check_corners(
     case: Case, backend: Backend, placing: Backend, datasets: Datasets
-) -> tuple[tuple[str, ...], tuple[Note, ...]]:
+) -> tuple[dict[str, Mapping[str, Contents]], tuple[Note, ...]]:
     """Checks the variant in each corner by one launch on the corner's data.
 
-    Returns the labels of the corners, and a note for each reason why some were left out: in the simulator
-    large ones, and under a tool of compute-sanitizer sizes above one whose launch was slow. The backend
-    `placing` makes the arrays.
+    Returns label → inputs and references of each corner, and a note for each reason why some were left out:
+    in the simulator large ones, and under a tool of compute-sanitizer sizes above one whose launch was slow.
+    The backend `placing` makes the arrays.
 
     Raises:
         IncorrectError: the variant is wrong in a corner, which the message names first.
     """
-    checked: list[str] = []
+    checked: dict[str, Mapping[str, Contents]] = {}
     left_out: dict[str, list[str]] = {}
     tool, slow, slow_because = sanitizing_tool(), None, ""
     for corner in corners_of(case):
@@ -632,15 +632,14 @@ def check_corners(
         if reason is not None:
             left_out.setdefault(reason, []).append(corner.label)
             continue
-        took_ns = _check_at(corner, case, backend, placing, datasets)
-        checked.append(corner.label)
+        took_ns, checked[corner.label] = _check_at(corner, case, backend, placing, datasets)
         if tool is not None and corner.is_a_size and took_ns > _SLOW_UNDER_A_TOOL_NS:
             slow, slow_because = corner, f"a launch took {took_ns / 1e9:.1f} s under {tool} at {corner.label}"
     notes = (
         Note(f"not checked at {', '.join(labels)}: {reason}", About.SIZES)
         for reason, labels in left_out.items()
     )
-    return tuple(checked), tuple(notes)
+    return checked, tuple(notes)
 
 
 def _why_not_at(corner: Corner, case: Case, *, simulated: bool) -> str | None:
@@ -653,8 +652,13 @@ def _why_not_at(corner: Corner, case: Case, *, simulated: bool) -> str | None:
     return "too large for the simulator" if simulated and corner.contents == "random" and too_large else None
 
 
-def _check_at(corner: Corner, case: Case, backend: Backend, placing: Backend, datasets: Datasets) -> float:
-    """Checks the variant in one corner; returns how long its last launch took, in nanoseconds."""
+def _check_at(
+    corner: Corner, case: Case, backend: Backend, placing: Backend, datasets: Datasets
+) -> tuple[float, Mapping[str, Contents]]:
+    """Checks the variant in one corner.
+
+    Returns how long its last launch took, in nanoseconds, and what it was checked with.
+    """
     if corner.contents == "random":
         sets = datasets.for_check(case.problem, corner.point, contents=1, available_bytes=float("inf"))
     else:
@@ -671,7 +675,7 @@ def _check_at(corner: Corner, case: Case, backend: Backend, placing: Backend, da
         except IncorrectError as error:
             raise error.after(f"{corner.label}: ", _planted(sets[-1])) from error
         prepared.let_go()
-        return prepared.last_call_ns
+        return prepared.last_call_ns, sets[0].at(corner.label)
 
 
 def _planted(dataset: Dataset) -> str:

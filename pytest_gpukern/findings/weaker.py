@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
-from pytest_gpukern.values.result import Contents, Correctness, Determinism, Finding, Result
+from pytest_gpukern.values.result import Contents, Correctness, Determinism, Finding, OutputError, Result
 
 WEAKER = "weaker"
 _ROUNDING = {"float64": 1e-8, "complex128": 1e-8, "float32": 3e-4, "complex64": 3e-4}
 """By how much sums over equal references may differ: about the root of eps. Narrower floats differ more, and
 integers not at all."""
+_STEADY = 0.02
+"""How far the norms of what is drawn anew may lie apart; ten times as far, it was drawn from elsewhere."""
 _DETERMINISM = (Determinism.TOLERANT, None, Determinism.RUN_TO_RUN, Determinism.BITWISE)
 """What a test may declare of it, the weakest first."""
 
@@ -35,18 +39,50 @@ def weaker(now: Result, past: Sequence[Result], threshold: float) -> Iterator[Fi
     """
     if now.simulated or now.correctness is Correctness.INCORRECT:
         return
-    degrees, texts = _degrees(now, threshold), list[str]()
+    texts, degrees = dict[str, str](), _degrees(now, threshold)
     for before in past:
-        known = before.declared.outputs if before.declared is not None else {}
+        names = _renamed(before, now)
         for what, was in _degrees(before, threshold).items():
             name, _, of = what.rpartition(": ")
-            # With outputs= a test gives a name to what had none, and compares as many.
-            renamed = name not in known and len(now.errors) >= len(before.errors)
-            own = degrees.get(what, was if renamed or of not in (_COMPARED, _WRITTEN) else _Degree(0, "0"))
+            gone = _Degree(0, "0") if of in (_COMPARED, _WRITTEN) else was
+            own = degrees.get(f"{names.get(name, name)}: {of}" if name else what, gone)
             if own.value < was.value and not math.isclose(own.value, was.value):
-                texts.append(f"{what} {was.shown} → {own.shown}")
-    texts += (*_gone(now, past), *_of_references(now, past))
-    yield from (Finding(WEAKER, text) for text in dict.fromkeys(texts))
+                array = name.partition(_AT)[0]
+                texts.setdefault(f"{array}: {of}", f"{what} {was.shown} → {own.shown}")
+    yield from (Finding(WEAKER, text) for text in (*texts.values(), *_gone(now, past), *_others(now, past)))
+
+
+_AT = " at "
+"""Separates an array from its corner. Of an array that is weaker everywhere, we name one place."""
+
+
+def _renamed(before: Result, now: Result) -> dict[str, str]:
+    """Returns the new name of each output: of what is compared with the same, else of the same name or form.
+
+    A test may name outputs that had no name, or compare them in another order. What calls left is no copy of
+    a reference, whose determinism nobody knows.
+    """
+
+    def likeness(pair: tuple[str, str]) -> tuple[bool, ...]:
+        one, other = before.errors.get(pair[0]), now.errors.get(pair[1])
+        same_name = pair[0] == pair[1]
+        if one is None or other is None:
+            return (False, False, same_name, False)
+        form = (one.size, one.dtype) == (other.size, other.dtype)
+        then, held = one.reference, other.reference
+        same = form and then is not None and held is not None and not _differ(then, held)
+        return (same, (one.determinism is None) == (other.determinism is None), same_name, form)
+
+    names = dict[str, str]()
+    for was, own in sorted(itertools.product(_outputs(before), _outputs(now)), key=likeness, reverse=True):
+        if was not in names and own not in names.values():
+            names[was] = own
+    return names
+
+
+def _outputs(of: Result) -> Mapping[str, object]:
+    """Returns the outputs that are compared or declared, by name."""
+    return {**of.errors, **(of.declared.outputs if of.declared is not None else {})}
 
 
 _COMPARED, _WRITTEN = "elements compared with a reference", "elements that a launch must write"
@@ -55,8 +91,7 @@ _COMPARED, _WRITTEN = "elements compared with a reference", "elements that a lau
 def _degrees(of: Result, threshold: float) -> dict[str, _Degree]:
     found = dict[str, _Degree]()
     for name, error in of.errors.items():
-        bounds = (("rtol", error.rtol), ("atol", error.atol))
-        found |= {f"{name}: {what}": _Degree(-by, f"{by:g}") for what, by in bounds if by is not None}
+        found |= _of_bounds(name, error)
         found[f"{name}: {_COMPARED}"] = _of_size(error.size)
         if error.dtype is not None:
             found[f"{name}: dtype"] = _of_dtype(error.dtype)
@@ -66,9 +101,9 @@ def _degrees(of: Result, threshold: float) -> dict[str, _Degree]:
     if declared is None:
         return found
     found |= {f"{name}: {_WRITTEN}": _of_size(size) for name, size in declared.outputs.items()}
-    for name, given in declared.inputs.items():
-        found[f"input {name}: elements"] = _of_size(given.size)
-        found[f"input {name}: dtype"] = _of_dtype(given.dtype)
+    for name, given in {**_inputs(of), **of.at_corners}.items():
+        found |= _of_bounds(name, given)
+        found |= {f"{name}: elements": _of_size(given.size), f"{name}: dtype": _of_dtype(given.dtype)}
     if declared.input_sets:
         found["different inputs timed in turn"] = _of_size(declared.input_sets)
     found |= {what: _Degree(count, f"{count:g}") for what, count in declared.work.items()}
@@ -79,6 +114,15 @@ def _degrees(of: Result, threshold: float) -> dict[str, _Degree]:
         "threshold": _Degree(-smallest, f"{100 * smallest:g} %"),
         "determinism": _Degree(_DETERMINISM.index(promised), promised or "not declared"),
     }
+
+
+def _inputs(of: Result) -> dict[str, Contents]:
+    return {f"input {name}": held for name, held in of.declared.inputs.items()} if of.declared else {}
+
+
+def _of_bounds(name: str, of: OutputError | Contents) -> dict[str, _Degree]:
+    bounds = (("rtol", of.rtol), ("atol", of.atol))
+    return {f"{name}: {what}": _Degree(-by, f"{by:g}") for what, by in bounds if by is not None}
 
 
 def _of_size(size: int) -> _Degree:
@@ -103,26 +147,47 @@ def _gone(now: Result, past: Sequence[Result]) -> list[str]:
     return [f"no longer {what} {', '.join(sorted(names))}" for what, names in gone if names]
 
 
-def _of_references(now: Result, past: Sequence[Result]) -> Iterator[str]:
+def _others(now: Result, past: Sequence[Result]) -> Iterator[str]:
     """Yields which inputs, or which references of the same inputs, have other values.
 
-    The inputs of a call are not known. Its reference counts if two sessions or more had the same.
+    Those of a call count if two sessions or more had the same, or nearly the same norm.
     """
-    inputs = now.declared.inputs if now.declared is not None else {}
-    alike = [of for of in past if of.seed == now.seed and (of.declared is not None or not inputs)]
-    then = [item for of in alike if of.declared is not None for item in of.declared.inputs.items()]
-    others = {name for name, held in then if name in inputs and _differ(held, inputs[name])}
-    yield from (f"input {name}: other values" for name in sorted(others))
-    for name, error in now.errors.items() if not others else ():
-        before = [known for of in alike if name in of.errors and (known := of.errors[name].reference)]
-        agree = len(before) > (not inputs) and not any(_differ(each, before[0]) for each in before)
-        if agree and error.reference is not None and _differ(before[0], error.reference):
-            yield f"{name}: other values of the reference"
+    made = any(of.norm is not None for of in _inputs(now).values())  # by a problem, from the seed
+    alike = [(of, _renamed(of, now)) for of in past if of.seed == now.seed]
+    for values in (_inputs, _references, attrgetter("at_corners")):
+        then = [{names.get(name, name): held for name, held in values(of).items()} for of, names in alike]
+        texts = dict[str, str]()
+        for name, held in values(now).items():
+            before = [of[name] for of in then if name in of and of[name].size == held.size]
+            if _is_another(held, before, 1 if made else 2):
+                what = "other values" if values is not _references else "other values of the reference"
+                texts.setdefault(name.partition(_AT)[0], f"{name}: {what}")
+        yield from texts.values()
+        if texts:
+            return
+
+
+def _references(of: Result) -> dict[str, Contents]:
+    return {name: error.reference for name, error in of.errors.items() if error.reference is not None}
+
+
+def _is_another(held: Contents, before: Sequence[Contents], fewest: int) -> bool:
+    """Returns whether values are none of those before; where each time others are drawn, none alike."""
+    if len(before) >= fewest and not any(_differ(each, before[0]) for each in before):
+        return _differ(before[0], held)
+    norms = [of.norm for of in before if of.norm is not None]
+    if held.norm is None or not norms:
+        return False
+    largest, by_chance = max(norms), max(10 * _STEADY, 4 / math.sqrt(held.size or 1))
+    steady = len(norms) > 1 and largest - min(norms) <= _STEADY * largest
+    return abs(held.norm - largest) > by_chance * largest if steady else held.norm == 0 < min(norms)
 
 
 def _differ(one: Contents, other: Contents) -> bool:
     """Returns whether arrays of one size hold other values, by more than rounding."""
-    if one.size != other.size or None in (one.weighted, one.norm, other.weighted, other.norm):
+    if one.size != other.size or one.weighted is None or other.weighted is None:
+        return False
+    if one.norm is None or other.norm is None:
         return False
     rounding = max(_ROUNDING.get(of.dtype, 0.03 if "float" in of.dtype else 1e-8) for of in (one, other))
     apart = max(abs(one.weighted - other.weighted), abs(one.norm - other.norm))

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from pytest_gpukern.arrays.compare import Tolerance, contents_of
 from pytest_gpukern.problems.call_by_name import Point
@@ -122,6 +123,17 @@ class Dataset:
     def references(self) -> dict[str, Contents]:
         """Says what each output is compared with."""
         return {name: contents_of(array) for name, array in (self.expected or {}).items()}
+
+    def at(self, corner: str) -> dict[str, Contents]:
+        """Says what each input array and each reference holds, the latter with its tolerance.
+
+        With other special values in a corner, all else is at other places, too.
+        """
+        planted = [f"{name}={value:g}" for name, of in self.planted.items() for value in of.values()]
+        bounds = {name: {"rtol": of.rtol, "atol": of.atol} for name, of in self.tolerances.items()}
+        references = {name: structs.replace(of, **bounds[name]) for name, of in self.references.items()}
+        held = {f"input {name}": of for name, of in self.contents.items()} | references
+        return {f"{name} at {', '.join((corner, *planted))}": of for name, of in held.items()}
 
     @property
     def arrays(self) -> tuple[str, ...]:

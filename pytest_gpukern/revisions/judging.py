@@ -160,7 +160,8 @@ def _with_full_check(shown: Result, head: Side) -> Result:
     if first.measurements:
         return shown
     notes = tuple(dict.fromkeys((*first.notes, *shown.notes)))
-    return structs.replace(shown, errors=first.errors, corners=first.corners, notes=notes)
+    told = {name: getattr(first, name) for name in ("errors", "corners", "at_corners")}
+    return structs.replace(shown, **told, notes=notes)
 
 
 def _failure_of(head: Side) -> str | None:

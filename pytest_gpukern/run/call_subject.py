@@ -221,6 +221,7 @@ class CallSubject:
         marker = self._context.marker
         return Declaration(
             outputs=self._calls.must_write,
+            inputs=self._calls.forms,
             scopes=self._context.timed_as(("kernel",)),
             work={"bytes": marker.bytes or 0, "flops": marker.flops or 0},
             has_check=self._target.check is not None,

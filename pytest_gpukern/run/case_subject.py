@@ -144,7 +144,8 @@ class CaseSubject:
                 corners, notes = check_corners(
                     case, self._backend, self._placing, self._environment.corner_datasets
                 )
-            evidence.add(corners=corners)
+            at_corners = {name: held for of in corners.values() for name, held in of.items()}
+            evidence.add(corners=tuple(corners), at_corners=at_corners)
             evidence.add_note(*datasets.examined(case.problem, case.point, first.datasets), *notes)
         evidence.passes()
         evidence.add_note(*first.notes)

@@ -327,14 +327,18 @@ class Contents(Stored, frozen=True):
 
     Attributes:
         size: number of elements.
-        weighted: sum of elements, each times a fixed weight between -1 and 1.
-        norm: root of the sum of their squares.
+        weighted: sum of elements, each times a fixed weight between -1 and 1; None where nobody looked.
+        norm: root of the sum of their squares; None where nobody looked.
+        rtol: of a reference at a corner, the relative tolerance there.
+        atol: of a reference at a corner, the absolute tolerance there.
     """
 
     dtype: str
     size: Whole
-    weighted: Figure
-    norm: Figure
+    weighted: Figure | None = None
+    norm: Figure | None = None
+    rtol: float | None = None
+    atol: float | None = None
 
 
 class OutputError(Stored, frozen=True):
@@ -373,7 +377,7 @@ class Declaration(Stored, frozen=True):
 
     Attributes:
         outputs: declared output → how many of its elements a launch has to write; 0 if it updates them.
-        inputs: input array of a case → what its first set holds.
+        inputs: input array → what it holds, of a case in its first set; of a call only dtype and size.
         input_sets: how many different inputs are timed in turn; 0 where memory or a slow call decides that.
         corners: where a case's variant is to be checked besides at the sizes of the run, with each special
             value and each array of a layout.
@@ -543,6 +547,7 @@ class Result(Stored, frozen=True):
         recorded: in a record, when it was recorded, as an ISO 8601 time with its offset.
         canaries: name → median time in nanoseconds of the fixed kernels that every session on a GPU measures.
         corners: where it was checked besides its own point, such as `n=257`; it was not timed there.
+        at_corners: `input x at n=257` or `y at n=257` → what the input, or the reference of the output, held.
         seed: of its inputs, where a run gave one.
         observations: what observers saw around the test, such as device memory.
         trace: what one execution did, in a run with `--gpukern-trace`, or None.
@@ -579,6 +584,7 @@ class Result(Stored, frozen=True):
     role: SessionRole = SessionRole.MEASURED
     canaries: dict[str, float | None] = {}
     corners: tuple[str, ...] = ()
+    at_corners: dict[str, Contents] = {}
     seed: int | None = None
     observations: Observations = {}
     trace: Trace | None = None

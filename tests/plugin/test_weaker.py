@@ -43,6 +43,10 @@ declare("rtol", version=either(1, 2), tolerance=Tolerance(rtol=either(1e-12, 1e-
 declare("atol", tolerance=lambda n: {"y": Tolerance(rtol=1e-12, atol=either(1e-15, 1e-12))})
 declare("tighter", tolerance=Tolerance(rtol=either(1e-9, 1e-12)))
 declare("points", check_points=[{"n": n} for n in either((1, 63, 65), (1, 63))])
+declare("at_a_point", check_points=[{"n": n} for n in (1, 63)],
+        tolerance=lambda n: Tolerance(rtol=1e-12 if n == 64 else either(1e-12, 0.9)))
+declare("zeros_at_points", check_points=[{"n": n} for n in (1, 63)],
+        make_inputs=lambda rng, n: {"x": rng.random(n) * either(1, n == 64)})
 declare("more_points", check_points=[{"n": n} for n in either((1, 63), (1, 63, 65))])
 declare("special", special_values={"x": either((np.nan, 0.0, 1.0), (1.0,))})
 declare("layout", layouts={"misaligned": either(("x", "y"), ("x",))}, variant={"layouts": ["misaligned"]})
@@ -98,6 +102,10 @@ def test_verified(gpu_benchmark):
     gpu_benchmark(np.multiply, x, 2)
     gpu_benchmark.verify(2 * x, 2 * x + either(0, 1e-3), rtol=1e-5, atol=1e-2)
 
+def test_fewer(gpu_benchmark):
+    x = np.ones(either(64, 4), either("int64", "int8"))
+    gpu_benchmark.verify(gpu_benchmark(np.mean, x), 1.0)
+
 def test_never_verified(gpu_benchmark):
     x = np.arange(64.0)
     y = gpu_benchmark(np.multiply, x, 2)
@@ -108,6 +116,8 @@ WEAKER = {
     "rtol": ["y: rtol 1e-12 → 1e-09"],
     "atol": ["y: atol 1e-15 → 1e-12"],
     "points": ["no longer checked at n=65"],
+    "at_a_point": ["y at n=1: rtol 1e-12 → 0.9"],
+    "zeros_at_points": ["input x at n=1: other values", "y at n=1: other values"],
     "special": ["no longer checked at x=0, x=nan"],
     "layout": ["no longer checked at misaligned y"],
     "work": ["bytes 1024 → 512", "flops 64 → 0"],
@@ -131,6 +141,7 @@ WEAKER = {
     "hot": ["no longer timed as kernel"],
     "threshold": ["threshold 2 % → 50 %"],
     "verified": ["output: other values of the reference"],
+    "fewer": ["input a: elements 64 → 4", "input a: dtype int64 → int8"],
     "never_verified": ["output: elements compared with a reference 64 → 0"],
 }
 NOT_WEAKER = {"tighter", "more_points", "names_more", "another_seed", "nearer"}

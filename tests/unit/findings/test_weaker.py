@@ -80,6 +80,41 @@ def test_what_a_plain_test_compares_with_counts_only_if_it_was_the_same_each_tim
     assert len(found(last, other, other)) == 1
 
 
+@pytest.mark.parametrize("scale", [1, 1.1, 1.5, 0])
+def test_what_is_drawn_anew_each_time_is_held_by_its_norm(scale):
+    one, other, own = (of_reference(RNG.normal(size=100_000) * by) for by in (1, 1, scale))
+    texts = ["y: other values of the reference"]
+    assert found(own, one, other) == texts * (scale in (1.5, 0))
+    assert found(own, one) == texts * (scale == 0)
+
+
+def of_outputs(**rtols):
+    """Outputs, all compared with `DATA` but those called `z`, that a call left but for the `copy`."""
+    held = {
+        name: structs.replace(of_reference(DATA * (1 + ("z" in name)))["y"], rtol=rtol, dtype="float64")
+        for name, rtol in rtols.items()
+    }
+    return {
+        name: structs.replace(of, determinism=None if "copy" in name else "bitwise")
+        for name, of in held.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "texts"),
+    [
+        ({"output": 1e-6}, {"y": 1e-6}, []),
+        ({"output": 1e-6}, {"y": 1e-2}, ["output: rtol 1e-06 → 0.01"]),
+        ({"y": 1e-6, "z": 1e-3}, {"another_z": 1e-3, "out": 1e-6}, []),
+        ({"y": 1e-6}, {"y": 1e-6, "z": 1e-2}, []),
+        ({"y": 1e-6}, {"copy": 1e-6, "out": 1e-2}, ["y: rtol 1e-06 → 0.01"]),
+        ({"y": 1e-6, "z": 1e-6}, {"another_z": 1e-6}, ["y: elements compared with a reference 1,000 → 0"]),
+    ],
+)
+def test_an_output_is_known_again_by_what_it_is_compared_with(was, now, texts):
+    assert found(of_outputs(**now), *[of_outputs(**was)] * 2) == texts
+
+
 STRICT = Declaration({"y": 8}, X, 3, determinism=Determinism.RUN_TO_RUN)
 
 
@@ -90,7 +125,9 @@ STRICT = Declaration({"y": 8}, X, 3, determinism=Determinism.RUN_TO_RUN)
         ({"input_sets": 0}, None),
         ({"determinism": Determinism.TOLERANT}, "determinism run-to-run → tolerant"),
         ({"determinism": Determinism.BITWISE}, None),
-        ({"outputs": {"z": 8}}, "y: elements that a launch must write 8 → 0"),
+        ({"outputs": {}}, "y: elements that a launch must write 8 → 0"),
+        ({"outputs": {"z": 8}}, None),
+        ({"outputs": {"z": 4}}, "y: elements that a launch must write 8 → 4"),
         ({"threshold": 0.025}, "threshold 2 % → 2.5 %"),
         ({"inputs": {"x": structs.replace(X["x"], dtype="float32")}}, "input x: dtype float64 → float32"),
     ],
