@@ -675,7 +675,7 @@ def _check_at(
         except IncorrectError as error:
             raise error.after(f"{corner.label}: ", _planted(sets[-1])) from error
         prepared.let_go()
-        return prepared.last_call_ns, sets[0].at(corner.label)
+        return prepared.last_call_ns, sets[0].in_short
 
 
 def _planted(dataset: Dataset) -> str:

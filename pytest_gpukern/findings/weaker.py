@@ -6,7 +6,6 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from operator import attrgetter
 from typing import NamedTuple
 
 from pytest_gpukern.values.result import Contents, Correctness, Determinism, Finding, OutputError, Result
@@ -15,6 +14,8 @@ WEAKER = "weaker"
 _ROUNDING = {"float64": 1e-8, "complex128": 1e-8, "float32": 3e-4, "complex64": 3e-4}
 """By how much sums over equal references may differ: about the root of eps. Narrower floats differ more, and
 integers not at all."""
+_IN_SHORT = 2e-5
+"""The same of a norm that was stored by six digits."""
 _STEADY = 0.02
 """How far the norms of what is drawn anew may lie apart; ten times as far, it was drawn from elsewhere."""
 _DETERMINISM = (Determinism.TOLERANT, None, Determinism.RUN_TO_RUN, Determinism.BITWISE)
@@ -101,7 +102,7 @@ def _degrees(of: Result, threshold: float) -> dict[str, _Degree]:
     if declared is None:
         return found
     found |= {f"{name}: {_WRITTEN}": _of_size(size) for name, size in declared.outputs.items()}
-    for name, given in {**_inputs(of), **of.at_corners}.items():
+    for name, given in {**_inputs(of), **_at_corners(of)}.items():
         found |= _of_bounds(name, given)
         found |= {f"{name}: elements": _of_size(given.size), f"{name}: dtype": _of_dtype(given.dtype)}
     if declared.input_sets:
@@ -118,6 +119,14 @@ def _degrees(of: Result, threshold: float) -> dict[str, _Degree]:
 
 def _inputs(of: Result) -> dict[str, Contents]:
     return {f"input {name}": held for name, held in of.declared.inputs.items()} if of.declared else {}
+
+
+def _at_corners(of: Result) -> dict[str, Contents]:
+    return {
+        f"{name}{_AT}{corner}": column.at(place)
+        for name, column in of.held.items()
+        for place, corner in enumerate(of.corners)
+    }
 
 
 def _of_bounds(name: str, of: OutputError | Contents) -> dict[str, _Degree]:
@@ -154,7 +163,7 @@ def _others(now: Result, past: Sequence[Result]) -> Iterator[str]:
     """
     made = any(of.norm is not None for of in _inputs(now).values())  # by a problem, from the seed
     alike = [(of, _renamed(of, now)) for of in past if of.seed == now.seed]
-    for values in (_inputs, _references, attrgetter("at_corners")):
+    for values in (_inputs, _references, _at_corners):
         then = [{names.get(name, name): held for name, held in values(of).items()} for of, names in alike]
         texts = dict[str, str]()
         for name, held in values(now).items():
@@ -185,10 +194,12 @@ def _is_another(held: Contents, before: Sequence[Contents], fewest: int) -> bool
 
 def _differ(one: Contents, other: Contents) -> bool:
     """Returns whether arrays of one size hold other values, by more than rounding."""
-    if one.size != other.size or one.weighted is None or other.weighted is None:
-        return False
-    if one.norm is None or other.norm is None:
+    if one.size != other.size or one.norm is None or other.norm is None:
         return False
     rounding = max(_ROUNDING.get(of.dtype, 0.03 if "float" in of.dtype else 1e-8) for of in (one, other))
-    apart = max(abs(one.weighted - other.weighted), abs(one.norm - other.norm))
+    apart = abs(one.norm - other.norm)
+    if one.weighted is None or other.weighted is None:
+        rounding = max(rounding, _IN_SHORT)
+    else:
+        apart = max(apart, abs(one.weighted - other.weighted))
     return apart > rounding * max(one.norm, other.norm)

@@ -124,16 +124,19 @@ class Dataset:
         """Says what each output is compared with."""
         return {name: contents_of(array) for name, array in (self.expected or {}).items()}
 
-    def at(self, corner: str) -> dict[str, Contents]:
-        """Says what each input array and each reference holds, the latter with its tolerance.
+    @property
+    def in_short(self) -> dict[str, Contents]:
+        """Says what each input array and each reference holds, by one number, the latter with its tolerance.
 
-        With other special values in a corner, all else is at other places, too.
+        With other special values all else is at other places; so no number tells of these.
         """
-        planted = [f"{name}={value:g}" for name, of in self.planted.items() for value in of.values()]
         bounds = {name: {"rtol": of.rtol, "atol": of.atol} for name, of in self.tolerances.items()}
         references = {name: structs.replace(of, **bounds[name]) for name, of in self.references.items()}
         held = {f"input {name}": of for name, of in self.contents.items()} | references
-        return {f"{name} at {', '.join((corner, *planted))}": of for name, of in held.items()}
+        return {
+            name: structs.replace(of, weighted=None, norm=None if self.planted else of.norm)
+            for name, of in held.items()
+        }
 
     @property
     def arrays(self) -> tuple[str, ...]:

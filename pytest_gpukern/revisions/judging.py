@@ -160,7 +160,7 @@ def _with_full_check(shown: Result, head: Side) -> Result:
     if first.measurements:
         return shown
     notes = tuple(dict.fromkeys((*first.notes, *shown.notes)))
-    told = {name: getattr(first, name) for name in ("errors", "corners", "at_corners")}
+    told = {name: getattr(first, name) for name in ("errors", "corners", "held")}
     return structs.replace(shown, **told, notes=notes)
 
 

@@ -46,7 +46,7 @@ from pytest_gpukern.values.backend_table import cuda_packages
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import NOT_SIMULATED, Note, NotRun
 from pytest_gpukern.values.options import sanitizing_tool
-from pytest_gpukern.values.result import CaseInfo, Declaration, Determinism, Measurement, Result
+from pytest_gpukern.values.result import CaseInfo, Declaration, Determinism, Measurement, Result, in_columns
 from pytest_gpukern.values.timer_table import timer_row
 
 MOST_SETS = 512  # a smaller problem may be warm in a cold graph, and then a note says so
@@ -144,8 +144,7 @@ class CaseSubject:
                 corners, notes = check_corners(
                     case, self._backend, self._placing, self._environment.corner_datasets
                 )
-            at_corners = {name: held for of in corners.values() for name, held in of.items()}
-            evidence.add(corners=tuple(corners), at_corners=at_corners)
+            evidence.add(corners=tuple(corners), held=in_columns([*corners.values()]))
             evidence.add_note(*datasets.examined(case.problem, case.point, first.datasets), *notes)
         evidence.passes()
         evidence.add_note(*first.notes)

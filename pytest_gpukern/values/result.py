@@ -341,6 +341,37 @@ class Contents(Stored, frozen=True):
     atol: float | None = None
 
 
+_Each = Annotated[tuple[float | None, ...], Meta(min_length=1)]
+
+
+class Column(Stored, frozen=True):
+    """Says what an array holds in each corner, as `Contents` do; once if it is the same in each."""
+
+    dtype: Annotated[tuple[str, ...], Meta(min_length=1)]
+    size: Annotated[tuple[Whole, ...], Meta(min_length=1)]
+    norm: _Each
+    rtol: _Each
+    atol: _Each
+
+    def at(self, place: int) -> Contents:
+        dtype, size, *numbers = (of[place % len(of)] for of in structs.astuple(self))
+        return Contents(dtype, size, None, *numbers)
+
+
+def in_columns(corners: Sequence[Mapping[str, Contents]]) -> dict[str, Column]:
+    """Returns array → what it holds in each corner, in short; nothing if their arrays are not the same."""
+    if len({frozenset(held) for held in corners}) != 1:
+        return {}
+    found = dict[str, Column]()
+    for name in corners[0]:
+        numbers = [[of[name].norm, of[name].rtol, of[name].atol] for of in corners]
+        short = [[number and float(f"{number:.6g}") for number in row] for row in numbers]
+        rows = [(of[name].dtype, of[name].size, *row) for of, row in zip(corners, short, strict=True)]
+        parts = zip(*rows, strict=True)
+        found[name] = Column(*(part if len({*part}) > 1 else part[:1] for part in parts))
+    return found
+
+
 class OutputError(Stored, frozen=True):
     """Says how far one output was from its reference.
 
@@ -547,7 +578,7 @@ class Result(Stored, frozen=True):
         recorded: in a record, when it was recorded, as an ISO 8601 time with its offset.
         canaries: name → median time in nanoseconds of the fixed kernels that every session on a GPU measures.
         corners: where it was checked besides its own point, such as `n=257`; it was not timed there.
-        at_corners: `input x at n=257` or `y at n=257` → what the input, or the reference of the output, held.
+        held: `input x` or `y` → what the input, or the reference of the output, held in each corner.
         seed: of its inputs, where a run gave one.
         observations: what observers saw around the test, such as device memory.
         trace: what one execution did, in a run with `--gpukern-trace`, or None.
@@ -584,7 +615,7 @@ class Result(Stored, frozen=True):
     role: SessionRole = SessionRole.MEASURED
     canaries: dict[str, float | None] = {}
     corners: tuple[str, ...] = ()
-    at_corners: dict[str, Contents] = {}
+    held: dict[str, Column] = {}
     seed: int | None = None
     observations: Observations = {}
     trace: Trace | None = None
