@@ -111,6 +111,7 @@ def _degrees(of: Result, threshold: float) -> dict[str, _Degree]:
     smallest, promised = declared.threshold or threshold, declared.determinism
     return found | {
         "check=": _Degree(declared.has_check, "judged" if declared.has_check else "none"),
+        "comparisons that have to fail": _of_size(declared.must_fail),
         "allow_lower_precision": _Degree(-declared.lower_precision, str(declared.lower_precision)),
         "threshold": _Degree(-smallest, f"{100 * smallest:g} %"),
         "determinism": _Degree(_DETERMINISM.index(promised), promised or "not declared"),

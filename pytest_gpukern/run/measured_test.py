@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from typing import Any, NoReturn
 
 import pytest
+from msgspec import structs
 
 from pytest_gpukern.check.call_arguments import DeclarationError
 from pytest_gpukern.check.check_call import GuardedArrays
@@ -211,6 +212,8 @@ class MeasuredTest:
             if expect_failure:
                 right = f"{name} is right, but verify(…, expect_failure=True) expects it to be wrong"
                 self._fail(right, users_line())
+        elif expect_failure and evidence is not None and (declared := evidence.result.declared) is not None:
+            evidence.add(declared=structs.replace(declared, must_fail=declared.must_fail + 1))
         elif not expect_failure:
             wrong = check.diagnosis.message
             if evidence is None:

@@ -414,6 +414,7 @@ class Declaration(Stored, frozen=True):
             value and each array of a layout.
         scopes: what is timed where the run does not choose, and how, if the test says that.
         work: `bytes` and `flops` of a call, by which too short a time is impossible; 0 where not declared.
+        must_fail: how many comparisons of a plain test have to find a mistake.
         has_check: whether a function of the test's, `check=`, judges.
         lower_precision: whether a tolerance may pass the next lower precision.
         threshold: the smallest change that counts, where the test says so.
@@ -426,6 +427,7 @@ class Declaration(Stored, frozen=True):
     corners: tuple[str, ...] = ()
     scopes: tuple[str, ...] = ()
     work: dict[str, float] = {}
+    must_fail: Whole = 0
     has_check: bool = False
     lower_precision: bool = False
     threshold: float | None = None
