@@ -6,12 +6,17 @@ each test fails, passes or skips as it did there, and by the verdict on its pair
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import _pytest.main
+import _pytest.mark
 import pytest
 from msgspec import structs
 
@@ -72,14 +77,21 @@ class Against:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
-        """Notes all tests: those that only the base has were removed, or deselected by no option."""
-        found = list(items)
+        """Notes all tests but those that a conftest drops: what only the base has was removed.
+
+        Options drop tests as well, and so do runs that vouch for them. We ask pytest which, by the options as
+        they were before a conftest could change them.
+        """
+        found, given = list(items), self._config.known_args_namespace
         done = yield
-        # Tests of which nothing changed are left out here, too.
-        chosen = stash.UNCHANGED in self._config.stash or any(
-            self._config.getoption(name, None) for name in ("keyword", "markexpr", "deselect", "lf")
-        )
-        self._collected = {item.nodeid for item in (found if chosen else items) if checks_in(item)}
+        chosen, config = found.copy(), cast(Any, copy.copy(self._config))
+        config.option, config.hook = given, SimpleNamespace(pytest_deselected=lambda items: None)  # noqa: ARG005
+        for of_pytest in (_pytest.mark, _pytest.main):
+            of_pytest.pytest_collection_modifyitems(chosen, config)
+        unchanged = self._config.stash.get(stash.UNCHANGED, None)
+        dropped = set() if getattr(given, "lf", False) else {*chosen} - {*items}
+        self._collected = {item.nodeid for item in {*found, *items} - dropped if checks_in(item)}
+        self._collected |= {*unchanged.tests} if unchanged is not None else set()
         return done
 
     def run(self, items: Sequence[pytest.Item]) -> Ahead:

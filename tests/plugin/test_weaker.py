@@ -254,8 +254,8 @@ LOST = [
 ]
 
 
-@pytest.mark.parametrize("fails", [True, False])
-def test_tests_options_and_records_that_let_more_pass_than_the_base_are_told(tmp_path, fails):
+@pytest.mark.parametrize(("fails", "chosen"), [(True, ()), (False, ("-m", "not nightly"))])
+def test_tests_options_and_records_that_let_more_pass_than_the_base_are_told(tmp_path, fails, chosen):
     repository = Repository(tmp_path / "project")
     ini, baselines = repository.top / "pytest.ini", repository.top / "baselines"
     ini.write_text("[pytest]\naddopts = -q\n")
@@ -265,7 +265,7 @@ def test_tests_options_and_records_that_let_more_pass_than_the_base_are_told(tmp
     ini.write_text("[pytest]\naddopts = -q -x\n")
     path_in(baselines).unlink()
     forms = ("--gpukern-report=run.json", "--gpukern-report=page.html", "--gpukern-report=c.md")
-    found = run_against(repository, *forms, *[FAIL] * fails)
+    found = run_against(repository, *forms, *chosen, *[FAIL] * fails)
     assert found.status == (pytest.ExitCode.TESTS_FAILED if fails else pytest.ExitCode.OK)
     told = whole_run(repository.top / "run.json")["problems" if fails else "since_record"]
     begin = "--gpukern-fail-on=weaker: " if fails else "weaker: "
