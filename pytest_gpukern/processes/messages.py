@@ -111,7 +111,7 @@ class Collected(Message, frozen=True):
 
     Attributes:
         nodeids: the tests that it has.
-        others: this plugin's tests that nobody wanted, if it collected all.
+        others: this plugin's tests that nobody wanted and that can fail, if it collected all.
         notes: on libraries.
     """
 

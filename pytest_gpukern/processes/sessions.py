@@ -276,7 +276,7 @@ class ChildRun:
         modules: the watched modules.
         uncollected: file, or folder whose conftest fails → why nothing of it could be collected.
         listed: test → how pytest-benchmark lists it, of those that use its fixture.
-        others: this plugin's tests that nobody wanted, if the session collected all.
+        others: this plugin's tests that nobody wanted and that can fail, if the session collected all.
         problem: why not every test ended, in words with the last lines of output, or None.
         during: the test that was running when it ended early, or None.
         ended_early: whether its pytest did not finish; if it did, a test without an outcome does not exist.

@@ -172,7 +172,8 @@ class Against:
             f"{AGAINST}{self._revisions.short}",
             heading(self._revisions, 2 * pairs, turns.code()),
             closing(cases, asked=len(turns.asked), uncollected=any(map(base.why_uncollected, cases))),
-            passed_before={name for name, endings in passed.items() if endings},
+            passed_before={name for name, of in passed.items() if any(each and not each.text for each in of)}
+            | {*base.others},
             weaker=[*removed, *self._weaker()],
         )
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from _pytest.skipping import evaluate_skip_marks, evaluate_xfail_marks
 
 from pytest_gpukern.benchmark_interop.pytest_benchmark import take_entries
 from pytest_gpukern.gpu.libcuda import LibCuda
@@ -94,6 +95,12 @@ def wait_for_turn(connection: Connection, start: dict[str, Any]) -> messages.Beg
                 importlib.import_module(message.module)
             culprit = message.module if LibCuda().has_context() else None
     sys.exit(f"{culprit} makes a CUDA context when it is imported")
+
+
+def _can_fail(item: pytest.Item) -> bool:
+    with suppress(pytest.fail.Exception):  # of a bad condition, which fails the test
+        return evaluate_skip_marks(item) is None and evaluate_xfail_marks(item) is None
+    return True
 
 
 def received(connection: Connection) -> messages.Message | None:
@@ -194,7 +201,7 @@ class Child:
             config.hook.pytest_deselected(items=others)
             items[:] = [item for item in items if item.nodeid in wanted]
         if self.begin.request.collects_all:
-            self._others = tuple(item.nodeid for item in others if checks_in(item))
+            self._others = tuple(item.nodeid for item in others if checks_in(item) and _can_fail(item))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:

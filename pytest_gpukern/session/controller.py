@@ -106,6 +106,7 @@ class Controller:
         self._unmeasured: dict[str, str] = {}
         """Test that neither failed nor has a result → why."""
         self._xfailed: dict[str, str] = {}
+        self._xpassed: dict[str, str] = {}
         self._skipped_files: dict[str, str] = {}
         self._begun_s = time.monotonic()
         self._spent_s: dict[str, float] = {}
@@ -213,7 +214,7 @@ class Controller:
             return
         expected, ended = hasattr(report, "wasxfail"), report.failed or report.when == "call"
         result = carried.get("result") or {}
-        ran = result.get("first_call_ns") is not None or bool(result.get("code"))
+        ran = result.get("first_call_ns") is not None or bool(result.get("code") or carried.get("rejected"))
         if report.skipped and not expected:
             self._unmeasured[report.nodeid] = _why_skipped(report)
         elif ended and report.passed and not expected and not ran:
@@ -222,6 +223,8 @@ class Controller:
             self._unmeasured.pop(report.nodeid, None)
         if report.skipped and expected:
             self._xfailed[report.nodeid] = _why_skipped(report)
+        elif ended and expected:
+            self._xpassed[report.nodeid] = _why_skipped(report)
         elif ended:
             self._xfailed.pop(report.nodeid, None)
         if self._ran is not None:
@@ -462,7 +465,7 @@ class Controller:
         It fails the run with `weaker`. Cases that are gone are told by `missing` or beside the records, too.
         """
         settings, ahead = settings_of(self._config), self._ahead
-        texts, now = [*ahead.weaker], self._unmeasured | self._xfailed
+        texts, now = [*ahead.weaker], self._unmeasured | self._xfailed | self._xpassed
         why: dict[str, set[str]] = {}
         for test in ahead.passed_before & now.keys():
             why.setdefault(now[test], set()).add(test)

@@ -454,11 +454,11 @@ def carried(item: pytest.Item, of_test: JsonDict) -> JsonDict:
 
 
 def why_not_passed(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """Says why a test or a file did not pass; returns "" if it did."""
-    if report.passed:
-        return ""
+    """Says why a test or a file did not pass, or need not have; returns "" if it did and had to."""
     if hasattr(report, "wasxfail"):  # its `longrepr` is the whole expected failure
         return str(report.wasxfail)
+    if report.passed:
+        return ""
     if isinstance(report.longrepr, tuple):
         return str(report.longrepr[2]).removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)

@@ -208,16 +208,37 @@ def test_each_check_that_is_weaker_than_on_record_fails_its_test_until_that_is_a
 
 LEFT_OUT = """
 import pytest
+from pytest_gpukern import Axis, Problem
 from strictness import WEAK
 
 @pytest.mark.skipif(WEAK, reason="too slow")
 def test_skipped(gpu_benchmark):
     gpu_benchmark(list)
 
+@pytest.mark.xfail(WEAK, reason="noisy")
+def test_xpassed(gpu_benchmark):
+    gpu_benchmark(list)
+
+@pytest.mark.xfail(reason="noisy")
+def test_always_xpassed(gpu_benchmark):
+    gpu_benchmark(list)
+
 @pytest.mark.xfail(WEAK, reason="flaky")
 def test_xfailed(gpu_benchmark):
     gpu_benchmark(list)
     assert not WEAK
+
+problem = Problem("p", version=1, axes={"n": Axis(smoke=(8,), full=(8,))}, reference=lambda x: 2 * x,
+    make_inputs=lambda rng, n: {"x": rng.random(n)}, outputs=lambda n: {"y": ((n,), "float64")})
+
+@problem.wrong("numba", expected_fault="not written")
+def lazy(x, y):
+    return lambda: None
+
+@pytest.mark.skipif(WEAK, reason="too slow, too")
+@problem.wrong_cases
+def test_wrong(gpu_benchmark, case):
+    gpu_benchmark.reject(case)
 
 def test_unmeasured(gpu_benchmark):
     if not WEAK:
@@ -249,8 +270,10 @@ LOST = [
     "addopts = -q → -q -x",
     "baselines/vector_exp.nvidia-h200.json: sessions on record were changed or taken out: vector_exp-numba",
     "1 cannot fail any more: expected to fail: flaky (test_left_out.py::test_xfailed)",
+    "1 cannot fail any more: expected to fail: noisy (test_left_out.py::test_xpassed)",
     "1 cannot fail any more: its test measured nothing (test_left_out.py::test_unmeasured)",
     "1 cannot fail any more: too slow (test_left_out.py::test_skipped)",
+    "1 cannot fail any more: too slow, too (test_left_out.py::test_wrong[p/numba.lazy/n=8])",
 ]
 
 
