@@ -439,5 +439,7 @@ def _contradictions(
         # An ini file may say so for other runs: then this one fails at its end.
         if "no-gpu" in values.get("fail-on", ()) and given(name, only) and labels[name].startswith("--"):
             yield "fail-on", f"{reason}; drop no-gpu or {labels[name]}"
-    if (benchmark or given("code")) and given("baseline", "update") and not given("reason"):
+    # A reason is one update's: from an ini file, every run would accept what it finds.
+    reasoned = given("reason") and labels["reason"].startswith("--")
+    if (benchmark or given("code")) and given("baseline", "update") and not reasoned:
         yield "baseline", f"{REASON_NEEDED}; add --gpukern-reason=TEXT"

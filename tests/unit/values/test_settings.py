@@ -95,7 +95,6 @@ def test_the_table_above_leaves_out_only_paths_and_what_needs_another_option():
         ({"only-changed": True}, "only_changed", True),
         ({"only-changed": True}, "scopes", ("kernel",)),
         ({"trace": True, "report": ["run.json"]}, "trace", True),
-        ({"baseline": "update", "reason": "new tiles"}, "reason", "new tiles"),
     ],
 )
 def test_what_needs_another_option_is_read_beside_it(source, values, attribute, expected):
@@ -384,6 +383,8 @@ def test_what_a_value_comes_to_depends_on_the_others_and_on_where_it_stands(meas
 def test_a_contradiction_of_the_ini_file_is_named_by_its_ini_value():
     message = refused(benchmark=True, ini={"baseline": "update"}, environ={"CI": "1"})
     assert message.startswith("ini value gpukern_baseline = update: ")
+    message = refused(benchmark=True, ini={"baseline": "update", "reason": "new tiles"})
+    assert message.endswith("add --gpukern-reason=TEXT"), "no run accepts what the next one finds"
     message = refused(given={"code": True}, ini={"code": "hopper"})
     assert message.startswith("ini value gpukern_code = hopper: architectures are written")
 
