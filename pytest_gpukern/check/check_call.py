@@ -321,8 +321,8 @@ class CheckedCalls(Launch):
     @property
     def forms(self) -> dict[str, Contents]:
         """Returns dtype and size of each input."""
-        inputs = self.inputs.items()
-        return {name: Contents(str(_dtype_of(array)), math.prod(array.shape)) for name, array in inputs}
+        sizes = {name: math.prod(array.shape) for name, array in self.inputs.items()}
+        return {name: Contents(str(_dtype_of(self.inputs[name])), size, 0, 0) for name, size in sizes.items()}
 
     def digests_before(self) -> Mapping[str, str | None]:
         """Returns the hash of each input, if outputs are declared: then all else must stay as it is."""

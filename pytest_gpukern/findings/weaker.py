@@ -162,7 +162,7 @@ def _others(now: Result, past: Sequence[Result]) -> Iterator[str]:
 
     Those of a call count if two sessions or more had the same, or nearly the same norm.
     """
-    made = any(of.norm is not None for of in _inputs(now).values())  # by a problem, from the seed
+    made = any(of.norm for of in _inputs(now).values())  # by a problem, from the seed
     alike = [(of, _renamed(of, now)) for of in past if of.seed == now.seed]
     for values in (_inputs, _references, _at_corners):
         then = [{names.get(name, name): held for name, held in values(of).items()} for of, names in alike]
@@ -185,8 +185,8 @@ def _is_another(held: Contents, before: Sequence[Contents], fewest: int) -> bool
     """Returns whether values are none of those before; where each time others are drawn, none alike."""
     if len(before) >= fewest and not any(_differ(each, before[0]) for each in before):
         return _differ(before[0], held)
-    norms = [of.norm for of in before if of.norm is not None]
-    if held.norm is None or not norms:
+    norms = [of.norm for of in before]
+    if not norms or None in (held.norm, *norms):
         return False
     largest, by_chance = max(norms), max(10 * _STEADY, 4 / math.sqrt(held.size or 1))
     steady = len(norms) > 1 and largest - min(norms) <= _STEADY * largest
@@ -195,11 +195,11 @@ def _is_another(held: Contents, before: Sequence[Contents], fewest: int) -> bool
 
 def _differ(one: Contents, other: Contents) -> bool:
     """Returns whether arrays of one size hold other values, by more than rounding."""
-    if one.size != other.size or one.norm is None or other.norm is None:
+    if one.size != other.size or None in (one.norm, other.norm):
         return False
     rounding = max(_ROUNDING.get(of.dtype, 0.03 if "float" in of.dtype else 1e-8) for of in (one, other))
     apart = abs(one.norm - other.norm)
-    if one.weighted is None or other.weighted is None:
+    if None in (one.weighted, other.weighted):
         rounding = max(rounding, _IN_SHORT)
     else:
         apart = max(apart, abs(one.weighted - other.weighted))

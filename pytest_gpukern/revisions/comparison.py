@@ -88,10 +88,10 @@ class Against:
         config.option, config.hook = given, SimpleNamespace(pytest_deselected=lambda items: None)  # noqa: ARG005
         for of_pytest in (_pytest.mark, _pytest.main):
             of_pytest.pytest_collection_modifyitems(chosen, config)
-        unchanged = self._config.stash.get(stash.UNCHANGED, None)
+        unchanged = getattr(self._config.stash.get(stash.UNCHANGED, None), "tests", ())
         dropped = set() if getattr(given, "lf", False) else {*chosen} - {*items}
-        self._collected = {item.nodeid for item in {*found, *items} - dropped if checks_in(item)}
-        self._collected |= {*unchanged.tests} if unchanged is not None else set()
+        left = (item.nodeid for item in {*found, *items} - dropped if checks_in(item))
+        self._collected = {*left, *unchanged}
         return done
 
     def run(self, items: Sequence[pytest.Item]) -> Ahead:

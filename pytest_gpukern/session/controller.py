@@ -610,4 +610,4 @@ class Controller:
 
 def _why_skipped(report: pytest.TestReport | pytest.CollectReport) -> str:
     why = why_not_passed(report)
-    return f"expected to fail: {why or 'no reason given'}" if hasattr(report, "wasxfail") else why
+    return f"expected to fail: {why}" if hasattr(report, "wasxfail") else why

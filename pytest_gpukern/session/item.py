@@ -456,7 +456,7 @@ def carried(item: pytest.Item, of_test: JsonDict) -> JsonDict:
 def why_not_passed(report: pytest.TestReport | pytest.CollectReport) -> str:
     """Says why a test or a file did not pass, or need not have; returns "" if it did and had to."""
     if hasattr(report, "wasxfail"):  # its `longrepr` is the whole expected failure
-        return str(report.wasxfail)
+        return str(report.wasxfail) or "no reason given"
     if report.passed:
         return ""
     if isinstance(report.longrepr, tuple):

@@ -327,16 +327,17 @@ class Contents(Stored, frozen=True):
 
     Attributes:
         size: number of elements.
-        weighted: sum of elements, each times a fixed weight between -1 and 1; None where nobody looked.
-        norm: root of the sum of their squares; None where nobody looked.
+        weighted: sum of elements, each times a fixed weight between -1 and 1; 0 where nobody looked, and None
+            where only the norm is kept.
+        norm: root of the sum of their squares; 0 where nobody looked, None where it says nothing.
         rtol: of a reference at a corner, the relative tolerance there.
         atol: of a reference at a corner, the absolute tolerance there.
     """
 
     dtype: str
     size: Whole
-    weighted: Figure | None = None
-    norm: Figure | None = None
+    weighted: Figure
+    norm: Figure
     rtol: float | None = None
     atol: float | None = None
 
@@ -355,7 +356,7 @@ class Column(Stored, frozen=True):
 
     def at(self, place: int) -> Contents:
         dtype, size, *numbers = (of[place % len(of)] for of in structs.astuple(self))
-        return Contents(dtype, size, None, *numbers)
+        return Contents(dtype, size, None, *numbers)  # type: ignore[arg-type]
 
 
 def in_columns(corners: Sequence[Mapping[str, Contents]]) -> dict[str, Column]:
