@@ -342,20 +342,20 @@ class Contents(Stored, frozen=True):
     atol: float | None = None
 
 
-_Each = Annotated[tuple[float | None, ...], Meta(min_length=1)]
-
-
 class Column(Stored, frozen=True):
     """Says what an array holds in each corner, as `Contents` do; once if it is the same in each."""
 
-    dtype: Annotated[tuple[str, ...], Meta(min_length=1)]
-    size: Annotated[tuple[Whole, ...], Meta(min_length=1)]
-    norm: _Each
-    rtol: _Each
-    atol: _Each
+    dtype: tuple[str, ...]
+    size: tuple[Whole, ...]
+    norm: tuple[float | None, ...]
+    rtol: tuple[float | None, ...]
+    atol: tuple[float | None, ...]
 
     def at(self, place: int) -> Contents:
-        dtype, size, *numbers = (of[place % len(of)] for of in structs.astuple(self))
+        parts = (
+            of or (empty,) for of, empty in zip(structs.astuple(self), ("", 0, None, None, None), strict=True)
+        )
+        dtype, size, *numbers = (of[place % len(of)] for of in parts)
         return Contents(dtype, size, None, *numbers)  # type: ignore[arg-type]
 
 

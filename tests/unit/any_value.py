@@ -33,7 +33,7 @@ def values_of(kind):
         hints = typing.get_type_hints(kind, include_extras=True)
         return st.builds(kind, **{name: values_of(hint) for name, hint in hints.items()})
     if origin is typing.Annotated:
-        return st.integers(0, 2**63 - 1) if inner[0] is int else values_of(inner[0]).filter(bool)
+        return st.integers(0, 2**63 - 1)
     if origin in UNIONS and len(inner) > 2:
         return st.none() | st.booleans() | st.integers(1 - 2**63, 2**63 - 1) | st.text(max_size=8)
     if origin in UNIONS:
