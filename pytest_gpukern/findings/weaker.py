@@ -203,4 +203,4 @@ def _differ(one: Contents, other: Contents) -> bool:
         rounding = max(rounding, _IN_SHORT)
     else:
         apart = max(apart, abs(one.weighted - other.weighted))
-    return apart > rounding * max(one.norm, other.norm)
+    return apart > rounding * max(one.norm, other.norm) + min(one.atol or 0.0, other.atol or 0.0)
