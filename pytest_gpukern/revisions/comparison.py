@@ -163,6 +163,8 @@ class Against:
         gone = [nodeid for nodeid in base.others if nodeid not in self._collected]
         removed = [f"{len(gone)} removed since the base: {named(gone, SHOWN)}"] if gone else []
         passed = {name: [*filter(_passed, of_base)] for name, (of_base, _) in cases.items()}
+        xpassed = (name for name, of in passed.items() if any(each and each.text for each in of))
+        as_before = {name for name in xpassed if _passed(conclusions[name])}
         return Ahead(
             {
                 name: _saying(_with_weaker(each, passed[name], settings.threshold), about)
@@ -172,8 +174,7 @@ class Against:
             f"{AGAINST}{self._revisions.short}",
             heading(self._revisions, 2 * pairs, turns.code()),
             closing(cases, asked=len(turns.asked), uncollected=any(map(base.why_uncollected, cases))),
-            passed_before={name for name, of in passed.items() if any(each and not each.text for each in of)}
-            | {*base.others},
+            passed_before={*base.others, *filter(passed.get, passed)} - as_before,
             weaker=[*removed, *self._weaker()],
         )
 
