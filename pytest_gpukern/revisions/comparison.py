@@ -9,8 +9,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -186,8 +187,30 @@ class Against:
         stash.tell(self._config, line)
 
 
-_TREES: pytest.StashKey[dict[Revisions, Trees]] = pytest.StashKey()
-"""The worktrees in which this process has measured beside, which go with it."""
+@dataclass(frozen=True)
+class RecordedCommit:
+    """Holds the worktrees of a recorded commit, and what its tests were seen to do on this card."""
+
+    trees: Trees
+    asked: dict[str, Ending] = field(default_factory=dict)
+
+    def ask(self, turns: Turns, config: pytest.Config, nodeid: str) -> Ending:
+        """Returns what a test does there.
+
+        A session takes seconds to start. So it asks those that come next, too: four times as many as before.
+        """
+        if nodeid not in self.asked:
+            session: Any = config.pluginmanager.get_plugin("session")
+            tests = [item.nodeid for item in session.items if measures_in(item)]
+            later = tests[tests.index(nodeid) :] if nodeid in tests else [nodeid]
+            wanted = [test for test in later if test not in self.asked][: 4 * len(self.asked) or 1]
+            run = turns.ask_base(wanted)
+            self.asked.update({test: run.ending(test) or Ending("skipped") for test in wanted})
+        return self.asked[nodeid]
+
+
+_BESIDE: pytest.StashKey[dict[Revisions, RecordedCommit]] = pytest.StashKey()
+"""The commits that this process has measured beside, whose worktrees go with it."""
 
 
 def measured_beside(
@@ -196,9 +219,13 @@ def measured_beside(
     recorded: Provenance,
     threshold: float,
     children: ChildSessions,
-    asks: bool,
+    same_decides: Collection[str],
 ) -> Ending | str:
-    """Measures a test beside the commit of its record, A-B-B-A: what `Environment.beside` does."""
+    """Measures a test beside the commit of its record, A-B-B-A: what `Environment.beside` does.
+
+    Where times are such that the same work decides (`same_decides`), a session of that commit first shows
+    what it does, together with the tests to come.
+    """
     options = (*children.options, "--continue-on-collection-errors")
     children = dataclasses.replace(children, options=options)
     with ExitStack() as held:
@@ -208,23 +235,25 @@ def measured_beside(
                 same = Verdict(VerdictKind.SAME_CODE, f"the working tree is {revisions.short}, as recorded")
                 verdicts = {time.key: same for time in result.measurements}
                 return Ending("passed", "", structs.replace(result, measurements=(), verdicts=verdicts))
-            known = config.stash.setdefault(_TREES, {})
+            known = config.stash.setdefault(_BESIDE, {})
             if revisions not in known:
                 of_run = ExitStack()
                 config.add_cleanup(of_run.close)
-                known[revisions] = Trees.of(revisions, _checked_out(config, revisions, of_run))
+                trees = Trees.of(revisions, _checked_out(config, revisions, of_run))
+                known[revisions] = RecordedCommit(trees)
+            beside = known[revisions]
             folder = held.enter_context(TemporaryFolder("run"))
             environ = {RUN_FOLDER_VARIABLE: folder, **_environ(config)}
-            trees, host = known[revisions], HostTurns(Path(str(environ[RUN_FOLDER_VARIABLE])))
+            host = HostTurns(Path(str(environ[RUN_FOLDER_VARIABLE])))
 
             def start(on_base: bool) -> Process:
-                moved = trees.moved if on_base else {}
+                moved = beside.trees.moved if on_base else {}
                 return children.start(ChildRequest(moved=moved, environ=environ), turns=host)
 
             waiting = Waiting(start, _MOST_AHEAD, lambda _: None, imports_of(result.case.backend))
             held.callback(waiting.close)
             turns = Turns(
-                trees,
+                beside.trees,
                 children,
                 lambda _: None,
                 environ,
@@ -233,8 +262,13 @@ def measured_beside(
                 {result.nodeid: threshold},
                 finds_removed=False,
             )
-            stored = stash.settings_of(config).run_file is not None
-            found = turns.conclusions(judging.FEWEST_PAIRS, asks=asks, is_stored=stored)[result.nodeid]
+            found = None
+            if same_decides:
+                both = [beside.ask(turns, config, result.nodeid)], [Ending("passed", "", result)]
+                found = judging.same_conclusion(both, threshold, same_decides)
+            if found is None:
+                stored = stash.settings_of(config).run_file is not None
+                found = turns.conclusions(judging.FEWEST_PAIRS, asks=False, is_stored=stored)[result.nodeid]
         except AgainstError as error:
             return " ".join(str(error).split())
     return _saying(found, f"measured beside {revisions.short} on this card")

@@ -142,6 +142,11 @@ class Turns:
             run.endings |= {name: judging.without_times(ending) for name, ending in ended.items()}
         return left
 
+    def ask_base(self, nodeids: Sequence[str]) -> ChildRun:
+        """Asks a session of the base alone, which is no part of a pair; raises as `take` does."""
+        self.take_one(nodeids, "asking what tests do", on_base=True, asks=True)
+        return self.base.pop()
+
     def take(self, nodeids: Sequence[str], pairs: int, why: str = "", then: Sequence[bool] = ()) -> None:
         """Runs `pairs` sessions of each side: base, head, head, base, and so on, so that a trend cancels.
 

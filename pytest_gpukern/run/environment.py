@@ -10,7 +10,7 @@ import functools
 import os
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.result import Result
 
 
-Beside = Callable[["Result", Provenance, float, ChildSessions, bool], Ending | str]
+Beside = Callable[["Result", Provenance, float, ChildSessions, Collection[str]], Ending | str]
 """Measures a test on this card in the code that was recorded and in ours, while nobody holds the device.
 
-It takes the test's result, the recorded code, the threshold, what starts sessions, and whether to ask first
-what both do. It returns how the test ended in ours, with verdicts, or why it was not measured.
+It takes the test's result, the recorded code, the threshold, what starts sessions, and the times for which it
+is enough that both do the same. It returns how the test ended in ours, with verdicts, or why it was not
+measured.
 """
 
 
@@ -111,11 +112,12 @@ class Environment:
     def files_of(self, test: Path, reads: Sequence[str]) -> str | None:
         """Returns a hash of the project's files that the running test loads; None where that is not sure.
 
-        Records are no part of what it does.
+        Records are no part of what it does, wherever a run keeps them.
         """
         if self.opened is None or self.opened.why_blind:
             return None
-        project, records = self.opened.project, str(self.settings.baseline_dir or test.parent / "baselines")
+        project, given = self.opened.project, self.settings.baseline_dir
+        records = (str(test.parent / "baselines"), *([str(given)] if given is not None else []))
         opened = frozenset(self.opened.of_test())
         with self.opened.looking_away():
             return project.hash_of_loads(test, tuple(reads), opened, records)

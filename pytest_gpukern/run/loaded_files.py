@@ -171,14 +171,16 @@ class Project:
         except OSError:
             return ""
 
-    def _hash_of_loads(self, test: Path, reads: Sequence[str], opened: Iterable[str], but: str) -> str | None:
-        """Returns one hash over all that a test loads, but not below a folder; None where it is not sure."""
+    def _hash_of_loads(
+        self, test: Path, reads: Sequence[str], opened: Iterable[str], but: Sequence[str]
+    ) -> str | None:
+        """Returns one hash over all that a test loads, but not below folders; None where it is not sure."""
         loads = self.loads(test, reads, opened)
         if loads.unsure:
             return None
-        below = self._inside(but)
+        below = tuple(f"{inside}/" for folder in but if (inside := self._inside(realpath(folder))))
         paths = {path for path in self.tracked if loads.has(path)} | loads.files
-        kept = sorted(path for path in paths if below is None or not path.startswith(f"{below}/"))
+        kept = sorted(path for path in paths if not path.startswith(below))
         text = "".join(f"{path}\0{self._hash_of(path)}\0" for path in kept)
         return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 

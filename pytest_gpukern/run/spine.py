@@ -50,7 +50,7 @@ from pytest_gpukern.values.result import (
     Trace,
     Verdict,
 )
-from pytest_gpukern.values.timer_table import times_host
+from pytest_gpukern.values.timer_table import timer_row, times_host
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 NO_CALL = "the test made no call by gpu_benchmark that returned, so nothing was checked"
@@ -314,7 +314,8 @@ def settled_beside(settled: Settled, environment: Environment, marker: MarkerOpt
     """Decides on this card what a record of other cards leaves open: suspicions, and times of changed code.
 
     Cards of a model differ by more than most changes do. So the commit of the record is measured beside the
-    working tree. What that cannot decide stays as it was, and a note says why.
+    working tree. What that cannot decide stays as it was, and a note says why. By the host's clock only
+    suspicions are settled: its times differ so much that most are open.
     """
     result, verdicts = settled.result, dict(settled.result.verdicts)
     record = _record_of(result, environment)
@@ -322,7 +323,12 @@ def settled_beside(settled: Settled, environment: Environment, marker: MarkerOpt
     as_recorded = {key for key, of in others.items() if conditions_of(result, key) == conditions_of(of, key)}
     other_work = {key for key in as_recorded if same_work(result, others[key], key) is SameWork.NO}
     other_files = {key for key in as_recorded if others[key].files not in (None, result.files)}
-    undecided = {key for key in other_work | other_files if verdicts[key].kind is VerdictKind.UNDECIDED}
+    undecided = {
+        time.key
+        for time in result.measurements
+        if time.key in other_work | other_files and timer_row(time.timer).device_timed
+        if verdicts[time.key].kind is VerdictKind.UNDECIDED
+    }
     left = [key for key in others if verdicts[key].suspected or verdicts[key].unconfirmed or key in undecided]
     if not left or environment.beside is None or environment.settings.baseline != "compare":
         return settled
@@ -332,7 +338,7 @@ def settled_beside(settled: Settled, environment: Environment, marker: MarkerOpt
             others[left[0]].provenance,
             marker.threshold or environment.settings.threshold,
             _children_of(result, environment),
-            not other_work.issuperset(left),
+            () if other_work.intersection(left) else left,
         )
     if isinstance(ended, str):
         note = Note(f"recorded on other cards only, and not measured beside that commit: {ended}")

@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -15,6 +16,7 @@ from test_against_judging import known
 
 from pytest_gpukern.processes.messages import LoadedModule
 from pytest_gpukern.processes.sessions import ChildRun, Ending, Waiting
+from pytest_gpukern.revisions.comparison import RecordedCommit
 from pytest_gpukern.revisions.git import AgainstError, Revisions
 from pytest_gpukern.revisions.judging import failure_on_base
 from pytest_gpukern.revisions.trees import Tree, Trees, Turns
@@ -113,6 +115,23 @@ def test_what_does_the_same_on_both_sides_is_asked_once_and_of_the_others_no_tim
     cases = found.cases([A, B])
     timed = {name: [[len(end.result.measurements) for end in side] for side in cases[name]] for name in cases}
     assert timed == {A: [[0, 1, 1, 1]] * 2, B: [[1]] * 2}
+
+
+def test_a_recorded_commit_is_asked_of_tests_to_come_in_few_sessions_that_count_for_no_pair(
+    sides, monkeypatch
+):
+    tests = [f"test_it.py::test_{number}" for number in range(30)]
+    items = [SimpleNamespace(nodeid=nodeid) for nodeid in tests]
+    monkeypatch.setattr("pytest_gpukern.revisions.comparison.measures_in", lambda item: item is not items[3])
+    run = Mock(pluginmanager=Mock(get_plugin=lambda name: SimpleNamespace(items=items)))
+    children = Children(ChildRun({tests[5]: known()}, status=0))
+    turns, commit = turns_of(sides, children), RecordedCommit(sides)
+    endings = {nodeid: commit.ask(turns, run, nodeid) for nodeid in (tests[2], *tests[4:])}
+    asked = [request.nodeids for request in children.requests]
+    assert asked == [(tests[2],), tuple(tests[4:8]), tuple(tests[8:28]), tuple(tests[28:])]
+    assert all(request.asks and request.moved for request in children.requests)
+    assert not turns.base
+    assert {nodeid for nodeid, ending in endings.items() if ending.outcome == "passed"} == {tests[5]}
 
 
 @pytest.fixture

@@ -7,11 +7,13 @@ from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import pytest
+from repositories import Repository
 
 from pytest_gpukern.arrays.compare import draw_poisons
 from pytest_gpukern.backends import backend as backends
 from pytest_gpukern.run.device_session import DeviceSession
 from pytest_gpukern.run.environment import Environment
+from pytest_gpukern.run.loaded_files import Project
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.settings import Settings
 
@@ -47,6 +49,25 @@ def environment(monkeypatch, *, gpu=True, simulating=False, **settings):
     state = SimpleNamespace(active=simulating, reason="asked for")
     settings = Settings(requested=True, **settings)
     return Environment(settings, DeviceSession(settings, state))
+
+
+def test_the_hash_of_what_a_test_loads_is_the_same_wherever_records_are(tmp_path, monkeypatch):
+    repository, kept = Repository(tmp_path / "project"), tmp_path / "project/tests/kept"
+    repository.commit(tests__test_it="import os", tests__baselines__a="", tests__kept__a="", tests__data="")
+    opened = {"why_blind": "", "of_test": lambda: (), "looking_away": nullcontext}
+
+    def hashed(folder):
+        found = environment(monkeypatch, baseline_dir=folder)
+        found.opened = SimpleNamespace(project=Project.around(repository.top), **opened)
+        return found.files_of(repository.top / "tests/test_it.py", ())
+
+    (repository.top / "tests/kept/a.py").write_text("a newer record")
+    first = hashed(kept)
+    (repository.top / "tests/baselines/a.py").write_text("a newer record")
+    assert first == hashed(kept)
+    assert first != hashed(None), "what lies elsewhere is no record to this run"
+    (repository.top / "tests/data.py").write_text("1")
+    assert first != hashed(kept)
 
 
 ON_HOST_ONLY = {"gpu": False}
