@@ -174,13 +174,16 @@ class Project:
     def _hash_of_loads(
         self, test: Path, reads: Sequence[str], opened: Iterable[str], but: Sequence[str]
     ) -> str | None:
-        """Returns one hash over all that a test loads, but not below folders; None where it is not sure."""
+        """Returns one hash over all that a test loads, but not below folders; None where it is not sure.
+
+        This plugin measures what a test does, and is no part of it.
+        """
         loads = self.loads(test, reads, opened)
         if loads.unsure:
             return None
         below = tuple(f"{inside}/" for folder in but if (inside := self._inside(realpath(folder))))
         paths = {path for path in self.tracked if loads.has(path)} | loads.files
-        kept = sorted(path for path in paths if not path.startswith(below))
+        kept = sorted(path for path in paths if not (path.startswith(below) or self._is_ours(path)))
         text = "".join(f"{path}\0{self._hash_of(path)}\0" for path in kept)
         return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
