@@ -114,10 +114,10 @@ def _refuse_unknown_names(problem: Problem, wrong: bool) -> None:
 def explain_failure(collector: pytest.Collector, report: pytest.CollectReport) -> None:
     """Shows one sentence, and no traceback, if a module declares something that cannot work.
 
-    A module whose import error means that there is no GPU is skipped. In a run that did not ask for this
-    plugin, we say below the error what would run it.
+    A module whose import error means that there is no GPU, or that it wants no simulator, is skipped. In a
+    run that did not ask for this plugin, we say below the error what would run it.
     """
-    from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
+    from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error, refuses_simulator
     from pytest_gpukern.problems.call_by_name import ProblemError
 
     call, config = getattr(report, "call", None), collector.config
@@ -130,7 +130,10 @@ def explain_failure(collector: pytest.Collector, report: pytest.CollectReport) -
         if missing_gpu_in_error(error) is not None:
             report.sections.append(("gpukern", try_the_simulator(config)))
         return
-    reason = simulator_lacks(error) if simulator_of(config).active else missing_gpu_in_error(error)
+    if simulator_of(config).active:
+        reason = simulator_lacks(error) or refuses_simulator(error)
+    else:
+        reason = missing_gpu_in_error(error)
     if reason is not None:
         report.outcome = "skipped"
         report.longrepr = (str(collector.path), 1, f"Skipped: {reason}")

@@ -190,7 +190,7 @@ def _what_is_missing(item: pytest.Item, error: Any) -> Any:
         if gpu is None or gpu.missing_gpu is None:  # the library fits neither the driver nor the card
             return None
         if not plugin_requested(item.config):
-            by_numba = type(found).__module__.partition(".")[0] == "numba"
+            by_numba = type(found).__module__.partition(".")[0] in ("numba", "numba_cuda_mlir")
             remedy = try_the_simulator(item.config) if by_numba else _ONLY_NUMBA
             return failure(f"no GPU: {gpu.missing_gpu}\n{remedy}")
         from pytest_gpukern.values.note import DEVICE_OF_TENSORS, NO_GPU, NotRun

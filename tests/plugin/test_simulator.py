@@ -427,3 +427,83 @@ def test_where_shared_memory_was_read_before_it_was_written_a_missing_barrier_is
         "reverse[False-float32]",
         "reverse[False-int32]",
     }
+
+
+KERNELS_OF_MLIR = KERNELS.replace(
+    "from numba import cuda, vectorize", "from numba_cuda_mlir import cuda"
+).split("@vectorize")[0]
+ON_MLIR = (
+    KERNELS_OF_MLIR
+    + of_size(8, 10**9)
+    + CASES
+    + """
+x = np.arange(8, dtype="float32")
+
+@doubling.variant("numba")
+def kernel(x, y, stream):
+    return lambda: double[1, 32, stream](x, y)
+
+@doubling.variant("numba")
+def forgets_the_last(x, y):
+    return lambda: double[1, 7](x, y)
+
+@pytest.mark.gpu_benchmark(outputs="y")
+@pytest.mark.parametrize("blocks", [1, 0.5])
+def test_plain(gpu_benchmark, blocks):
+    y = cuda.to_device(np.zeros_like(x))
+    gpu_benchmark(double[1, int(8 * blocks)], cuda.to_device(x), y)
+    gpu_benchmark.verify(y, 2 * x)
+
+def test_cluster(gpu_benchmark):
+    gpu_benchmark(double[1, 8, 0, 0, (2, 1, 1)], x, x.copy())
+
+def test_ptx(gpu_benchmark):
+    gpu_benchmark(cuda.jit(lambda: cuda.inline_ptx("exit;"))[1, 1])
+"""
+)
+REFUSES = """
+import os
+if os.environ.get("NUMBA_ENABLE_CUDASIM"):
+    raise RuntimeError("unset NUMBA_ENABLE_CUDASIM: there is no simulator for this")
+"""
+NOT_TO_BE_LOADED = "raise AssertionError('the wheel, which needs a GPU')"
+
+
+@pytest.mark.parametrize("wheel", [None, NOT_TO_BE_LOADED])
+def test_a_suite_of_numba_cuda_mlir_is_checked_in_the_simulator_with_and_without_its_wheel(pytester, wheel):
+    if wheel is not None:
+        (pytester.mkpydir("numba_cuda_mlir") / "__init__.py").write_text(wheel)
+    pytester.makepyfile(
+        test_it=ON_MLIR,
+        test_compiler="from numba_cuda_mlir.extending import lower\n\ndef test_it(): pass\n",
+        refuses=REFUSES,
+        test_refuses="import refuses\n\ndef test_it(): pass\n",
+        test_ufunc="from numba_cuda_mlir import cuda\nf = cuda.vectorize(['f4(f4)'])(abs)\n",
+    )
+    options = (
+        "--gpukern-simulator=always",
+        "-rA",
+        "--continue-on-collection-errors",
+        "-p",
+        "no:cacheprovider",
+    )
+    result = pytester.runpytest_subprocess(*options)
+    result.assert_outcomes(passed=2, failed=2, skipped=4, errors=1)
+    result.stdout.fnmatch_lines_random(
+        [
+            "PASSED *numba.kernel/n=8]*",
+            "*1 still hold poison, the first at [[]7]*",
+            "PASSED *test_plain[[]1]*",
+            "INCORRECT: y: 4 of 8 elements still hold poison*",
+            "SKIPPED * not in the simulator: a launch of clusters (kernel[[]grid, block, stream, *",
+            "SKIPPED * not in the simulator: a feature of numba-cuda-mlir (cuda.inline_ptx)",
+            "SKIPPED * not in the simulator: a part of the compiler (numba_cuda_mlir.extending)",
+            "SKIPPED *refuses.py:3 refuses to start while NUMBA_ENABLE_CUDASIM is set (*): have it ask *",
+            "*NotImplementedError: numba-cuda-mlir * has no cuda.vectorize: write a kernel *",
+        ]
+    )
+
+
+def test_code_that_refuses_the_simulator_for_another_reason_stays_an_error(pytester):
+    pytester.makepyfile(REFUSES.replace("unset NUMBA_ENABLE_CUDASIM", "wrong") + "def test_it(): pass")
+    pytester.runpytest_subprocess("--gpukern-simulator=always").assert_outcomes(errors=1)

@@ -1,6 +1,7 @@
 """Holds the simulator's errors, and tells from an exception whether a GPU is missing or the code is wrong."""
 
 import textwrap
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -41,9 +42,9 @@ class WroteOutside(Exception):  # noqa: N818 - a fault of the kernel, not of thi
 
 # Type name → the top-level packages that define it. These errors are always about the machine.
 _TYPES_THAT_MEAN_ABSENCE = {
-    "CudaSupportError": {"numba"},
-    "NvvmSupportError": {"numba"},
-    "NvrtcSupportError": {"numba"},
+    "CudaSupportError": {"numba", "numba_cuda_mlir"},
+    "NvvmSupportError": {"numba", "numba_cuda_mlir"},
+    "NvrtcSupportError": {"numba", "numba_cuda_mlir"},
     "DynamicLibNotFoundError": {"cuda"},
 }
 # For any other error of a library, the code in its message decides.
@@ -65,8 +66,8 @@ def missing_gpu_in_error(exc: BaseException) -> str | None:
     """Says in one line why the import of a test module failed, if it failed because there is no GPU.
 
     Recognises errors by type name, package and message, so that we import no GPU library:
-    - Numba's ``CudaSupportError`` and missing compiler libraries, which ``@vectorize(target="cuda")`` and an
-      eager ``@cuda.jit("…")`` raise at decoration without a driver;
+    - ``CudaSupportError`` of either Numba, and missing compiler libraries, which an eager ``@cuda.jit("…")``
+      and ``@vectorize(target="cuda")`` raise at decoration without a driver;
     - the codes of CuPy, PyCUDA and cuda-python for "no device" and "driver too old";
     - an import that fails on the driver's library, and PyTorch's two sentences.
     An ``ImportError`` or pytest's ``CollectError`` is also judged by its explicit cause. Returns None for
@@ -113,6 +114,20 @@ def meant_by(error: Any, says: Callable[[Any], object]) -> Any:
     of_doctest = type(error).__name__ == "UnexpectedException"
     cause = vars(error)["exc_info"][1] if of_doctest else error.__cause__
     return error if says(error) else None if cause is error else meant_by(cause, says)
+
+
+def refuses_simulator(error: BaseException) -> str | None:
+    """Says which code refuses to start in the simulator, and what to do; its message names the variable."""
+    kinds = (ImportError, OSError, RuntimeError, ValueError)
+    found = meant_by(error, lambda of: isinstance(of, kinds) and "ENABLE_CUDASIM" in str(of))
+    if found is None:
+        return None
+    *_, place = traceback.extract_tb(found.__traceback__)
+    said = textwrap.shorten(str(found), 200, placeholder="…")
+    return (
+        f"{place.filename}:{place.lineno} refuses to start while NUMBA_ENABLE_CUDASIM is set ({said}): have "
+        "it ask cuda.is_available() instead, or run it on a GPU"
+    )
 
 
 def torch_wants_gpu(error: BaseException) -> bool:

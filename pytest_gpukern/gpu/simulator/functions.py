@@ -1,8 +1,10 @@
 """Makes every name of `numba.cuda` work in simulated code, or refuses it by name."""
 
 import inspect
+import operator
 import pkgutil
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
@@ -43,6 +45,8 @@ _KERNEL_FACTS = (
     *("get_const_mem_size", "get_local_mem_per_thread", "get_max_threads_per_block"),
     *("get_regs_per_thread", "get_shared_mem_per_block"),
     *("inspect_asm", "inspect_llvm", "inspect_lto_ptx", "inspect_sass", "inspect_types"),
+    *("inspect_mlir", "inspect_mlir_optimized", "inspect_ptx", "get_metadata"),
+    *("compile", "compile_device", "compile_for", "recompile"),
 )
 
 
@@ -61,7 +65,10 @@ class OutsideKernelError(RuntimeError, AttributeError):
 
 
 class InKernel:
-    """A name imported from `numba.cuda` ahead of time; looks up its value in the running kernel."""
+    """A name imported from `numba.cuda` ahead of time; looks up its value in the running kernel.
+
+    The name may have a dot, as in "shared.array".
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -70,7 +77,7 @@ class InKernel:
         context = HERE.kernel
         if context is None:
             raise OutsideKernelError(f"cuda.{self._name} means something only inside a kernel")
-        return getattr(context, self._name)
+        return operator.attrgetter(self._name)(context)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._value(), name)
@@ -135,10 +142,16 @@ def _refuse_bfloat16() -> None:
     """Refuses bfloat16: the fake has an empty module, and None as the type."""
     from numba.cuda import bf16
 
+    refuse_all("bfloat16", bf16)
+    add(bf16, "bfloat16", bf16.__getattr__("bfloat16"))
+
+
+def refuse_all(feature: str, module: ModuleType) -> None:
+    """Refuses by name, where it is called, whatever somebody takes from a module that has nothing itself."""
+
     def refuse(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return refusal(f"bfloat16 (numba.cuda.bf16.{name})")
+        return refusal(f"{feature} ({module.__name__.replace('.simulator', '')}.{name})")
 
-    add(bf16, "bfloat16", refuse("bfloat16"))
-    add(bf16, "__getattr__", refuse)
+    add(module, "__getattr__", refuse)

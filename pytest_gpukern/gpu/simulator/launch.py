@@ -129,7 +129,7 @@ def mend_launches() -> None:
             return run(self, *args)
 
     def getitem(self: Any, configuration: Any) -> Any:
-        if len(configuration) not in (2, 3, 4):
+        if len(configuration) not in range(2, 6 if self.takes_clusters else 5):
             raise ValueError("must specify at least the griddim and blockdim")
         return configure(self, *configuration)
 
@@ -144,6 +144,7 @@ def mend_launches() -> None:
     replace(simulated, "_push_kernel_context", in_kernel)
     replace(simulated, "swapped_cuda_module", lambda *_: nullcontext())
     add(fake, "refused", None)
+    add(fake, "takes_clusters", False)
     replace(fake, "__init__", init)
     replace(fake, "__call__", call)
     replace(fake, "__getitem__", getitem)
@@ -151,7 +152,9 @@ def mend_launches() -> None:
     add(fake, "configure", configure)
 
 
-def configure(kernel: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> Any:
+def configure(
+    kernel: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: Any = 0, cluster: Any = None
+) -> Any:
     """Returns a copy of a fake kernel with this launch configuration, under the names of fake and real."""
     from numba.cuda.errors import normalize_kernel_dimensions
 
@@ -160,7 +163,9 @@ def configure(kernel: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedm
     launcher.griddim, launcher.blockdim = normalize_kernel_dimensions(griddim, blockdim)
     launcher.grid_dim, launcher.block_dim = launcher.griddim, launcher.blockdim
     launcher.stream = stream
-    launcher.sharedmem = launcher.dynshared_size = sharedmem
+    launcher.sharedmem = launcher.dynshared_size = sharedmem or 0  # numba-cuda-mlir takes None
+    if cluster is not None:
+        launcher.refused = "a launch of clusters (kernel[grid, block, stream, shared, cluster])"
     return launcher
 
 
@@ -216,12 +221,14 @@ def mend_shared_memory() -> None:
     local_class = original(kernelapi, "FakeCUDALocal")
     linker_error = original(driver, "LinkerError")
 
-    def shared_array(self: Any, shape: Any, dtype: Any, alignment: Any = None) -> Any:  # noqa: ARG001
+    def shared_array(self: Any, shape: Any, dtype: Any, alignment: Any = None, alignas: Any = 8) -> Any:  # noqa: ARG001
         dtype, SimulatedLaunches.shares = as_numpy_dtype(dtype), True
         if shape == 0:  # dynamic shared memory: every such array is all of it
             count = self._dynshared_size // dtype.itemsize
             return np.frombuffer(self._dynshared.data, dtype=dtype, count=count)
-        frame = sys._getframe(1)
+        frame: Any = sys._getframe(1)
+        while frame.f_globals.get("__package__") == __package__:  # a name that was imported ahead of time
+            frame = frame.f_back
         place = (frame.f_code, frame.f_lasti)  # the call itself: two on one line are two
         array = self._allocations.get(place)
         if array is None:
@@ -234,7 +241,7 @@ def mend_shared_memory() -> None:
                 )
         return array
 
-    def local_array(self: Any, shape: Any, dtype: Any, alignment: Any = None) -> Any:  # noqa: ARG001
+    def local_array(self: Any, shape: Any, dtype: Any, alignment: Any = None, alignas: Any = 8) -> Any:  # noqa: ARG001
         return unwritten(shape, as_numpy_dtype(dtype))
 
     replace(shared_class, "array", shared_array)

@@ -116,15 +116,22 @@ def _mend_broadcasting() -> None:
     from numba.cuda.simulator.cudadrv import devicearray
 
     add(original(devicearray, "FakeCUDAArray"), "gpu_data", property(lambda self: self._ary))
-    add(devicearray, "DeviceNDArray", _strided_view)
+    add(devicearray, "DeviceNDArray", _DeviceNDArray("DeviceNDArray", (), {}))
 
 
-def _strided_view(shape: Any, strides: Any, dtype: Any, gpu_data: Any, stream: Any = 0) -> Any:  # noqa: ARG001
-    """Replaces `DeviceNDArray(…, gpu_data=…)` by a view of the memory at `gpu_data`."""
-    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+class _DeviceNDArray(type):
+    """Makes of `DeviceNDArray(…, gpu_data=…)` a view of the memory at `gpu_data`; all fake arrays are one."""
 
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    return FakeCUDAArray(np.lib.stride_tricks.as_strided(gpu_data, shape, tuple(strides)))
+    def __call__(cls, shape: Any, strides: Any, dtype: Any, gpu_data: Any, stream: Any = 0) -> Any:  # noqa: ARG002
+        from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        return FakeCUDAArray(np.lib.stride_tricks.as_strided(gpu_data, shape, tuple(strides)))
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+        return isinstance(value, FakeCUDAArray)
 
 
 def _scalar_core(body: Callable[..., Any], return_type: Any) -> Callable[..., Any]:

@@ -752,6 +752,114 @@ def check_every_public_name_of_the_real_module_is_there_and_what_it_cannot_do_is
     refused("cuda.from_cuda_array_interface", lambda: cuda.from_cuda_array_interface({}))
 
 
+# --- numba-cuda-mlir, which is not installed here ---------------------------------------------------
+
+
+def check_kernels_of_numba_cuda_mlir_run_by_any_import():
+    import numba_cuda_mlir
+    import numba_cuda_mlir.cuda.vector_types as vectors
+    import numba_cuda_mlir.numba_cuda.types as numba_types
+    from numba_cuda_mlir import cuda as mlir
+    from numba_cuda_mlir import types
+    from numba_cuda_mlir.cuda import grid, shared_array
+    from numba_cuda_mlir.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float32
+    from numba_cuda_mlir.cuda.shared import array
+
+    assert numba_types is types is mlir.types
+    assert numba_cuda_mlir.numba_cuda is mlir
+
+    @mlir.jit(fast_math=True, opt_level=2)
+    def kernel(x, out, states):
+        first, second = shared_array(8, types.f32), shared_array(8, types.f32)
+        third, fourth = array(8, np.float32, alignas=16), mlir.shared_array(8, types.float32)
+        own = mlir.local_array(2, types.i64)
+        i = grid(1)
+        first[i], second[i], third[i], fourth[i] = x[i], 2 * x[i], 3 * x[i], 4 * x[i]
+        own[1] = vectors.float2(5, 6).y
+        mlir.syncthreads()
+        drawn = xoroshiro128p_uniform_float32(states, i) >= 0
+        out[i] = first[7 - i] + second[7 - i] + third[7 - i] + fourth[7 - i] + own[1] * drawn
+
+    x, out = np.arange(8, dtype="f4"), mlir.device_array(8, np.float32)
+    for configuration in ((1, 8), (1, 8, None, None, None)):
+        out[:] = 0
+        kernel[configuration](x, out, create_xoroshiro128p_states(8, seed=1))
+        np.testing.assert_array_equal(out.copy_to_host(), 10 * x[::-1] + 6)
+    assert isinstance(out, mlir.DeviceNDArray)
+    assert not isinstance(x, mlir.DeviceNDArray)
+
+
+def check_both_numbas_work_in_one_process_and_each_has_its_own_rules():
+    from numba_cuda_mlir import cuda as mlir
+
+    @mlir.jit(device=True)
+    def twice(x):
+        return 2 * x
+
+    @cuda.jit
+    def kernel(x):
+        x[cuda.grid(1)] = twice(x[mlir.grid(1)])
+
+    x = mlir.to_device(np.arange(3.0))
+    kernel[1, 3](x)
+    assert x.copy_to_host().tolist() == [0, 2, 4]
+    with pytest.raises(TypeError, match="fast_math"):
+        cuda.jit(fast_math=True)
+    with pytest.raises(ValueError, match="at least"):
+        kernel[1, 3, 0, 0, (2, 1, 1)]
+    assert cuda.vectorize(["float64(float64)"])(named(lambda a: a + 1))(np.ones(2)).tolist() == [2, 2]
+
+
+def check_what_numba_cuda_mlir_refuses_is_refused_by_name():
+    from numba_cuda_mlir import cuda as mlir
+
+    for make, kind, said in (
+        (lambda: mlir.jit(boundscheck=True), ValueError, r"boundscheck=…\).* leave it out"),
+        (lambda: mlir.jit("void()", bind=True), ValueError, r"bind=…\).* leave it out"),
+        (lambda: mlir.jit(lauch_bounds=64), ValueError, "did you mean 'launch_bounds'"),
+        (lambda: mlir.jit(opt=True, opt_level=3), ValueError, "give one of them"),
+        (lambda: mlir.jit(debug=True), ValueError, "add opt=False"),
+        (lambda: mlir.vectorize(["f4(f4)"]), NotImplementedError, r"has no cuda\.vectorize: write a kernel"),
+        (
+            lambda: mlir.guvectorize(["f4[:], f4[:]"], "(n)->(n)"),
+            TypeError,
+            r"has no cuda\.guvectorize: write",
+        ),
+    ):
+        with pytest.raises(kind, match=said):
+            make()
+    for options in ({"debug": True, "opt": False}, {"debug": True, "opt_level": 0}):
+        mlir.jit("void()", **options)(lambda: None)[1, 1]()
+
+
+def check_what_only_numba_cuda_mlir_has_is_refused_by_name():
+    import numba_cuda_mlir
+    from numba_cuda_mlir import cuda as mlir
+    from numba_cuda_mlir.cuda.experimental import consteval
+
+    kernel = mlir.jit(lambda: None)
+    refused("cuda.inline_ptx", lambda: one_thread(lambda: mlir.inline_ptx("exit;")))
+    refused("cuda.experimental.consteval", lambda: one_thread(lambda: consteval(1)))
+    refused("cuda.tensor_map.encode", lambda: mlir.tensor_map.encode())
+    refused("cuda.intrin.define", lambda: mlir.intrin.define("x"))
+    refused("cuda.half2", lambda: one_thread(lambda: mlir.half2(1, 2)))
+    refused("numba_cuda_mlir.types.bf16", lambda: numba_cuda_mlir.types.bf16)
+    refused("clusters", lambda: kernel[1, 1, 0, 0, (2, 1, 1)]())
+    refused("clusters", lambda: kernel.configure(1, 1, cluster=2)())
+    refused("inspect_mlir", kernel.inspect_mlir)
+    refused("cuda.compile_cubin", lambda: mlir.compile_cubin(abs, ()))
+    refused("linked with other code", lambda: mlir.jit(link=["a.cu"])(named(lambda: None))[1, 1]())
+    with pytest.raises(SimulatorUnsupported, match=r"a part of the compiler \(numba_cuda_mlir\.extending\)"):
+        from numba_cuda_mlir import extending  # noqa: F401
+    with pytest.raises(ImportError, match=r"numba_cuda_mlir\.models"):  # so that code can do without
+        import numba_cuda_mlir.models
+    with pytest.raises(ModuleNotFoundError, match=r"'numba_cuda_mlir\.cuda\.nothing'"):
+        import numba_cuda_mlir.cuda.nothing
+    for owner in (mlir, mlir.types, mlir.experimental):
+        assert not hasattr(owner, "__all__")
+        assert hasattr(owner, "no_such_name") == (owner is mlir.experimental)
+
+
 # --- the two processes ----------------------------------------------------------------------------
 
 CHECKS = sorted(name for name in globals() if name.startswith("check_"))

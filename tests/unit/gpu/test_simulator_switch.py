@@ -123,6 +123,15 @@ def test_what_numba_cuda_was_initialised_as_outweighs_its_configuration():
         decide("always", modules=modules)
 
 
+def test_a_numba_cuda_mlir_that_is_loaded_for_a_gpu_is_an_error_only_where_the_simulator_is_needed():
+    modules = {"numba_cuda_mlir": SimpleNamespace(), "numba_cuda_mlir.mlir": SimpleNamespace()}
+    assert not decide(modules=modules).active
+    with pytest.raises(
+        SimulatorError, match=r"numba_cuda_mlir is already loaded.* keep it from being imported"
+    ):
+        decide(gpu=no_driver, modules=modules)
+
+
 @pytest.mark.parametrize(
     ("installed", "reason"),
     [((), "Numba is not installed"), (("numba",), "numba-cuda is not installed")],
