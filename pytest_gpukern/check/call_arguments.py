@@ -62,8 +62,7 @@ def held_by(place: str, value: Any) -> Iterator[Argument]:
         yield from (Argument(f"partial argument {n}", held) for n, held in enumerate(value.args))
         yield from map(Argument._make, value.keywords.items())
         value = value.func
-    launched = inspect.getattr_static(value, "dispatcher", value)  # of Numba
-    value = inspect.getattr_static(launched, "py_func", value)
+    value = _python_function(value, inspect.getattr_static)
     if inspect.ismethod(value):
         yield Argument(place or "self", value.__self__)
         yield from held_by(place or "self", value.__self__)
@@ -77,6 +76,13 @@ def held_by(place: str, value: Any) -> Iterator[Argument]:
         yield Argument(f"{place}.{name}".removeprefix("."), getattr(held, "__func__", held))
     if inspect.isfunction(value):
         yield from _named_in(value)
+
+
+def _python_function(value: Any, look_up: Callable[..., Any]) -> Any:
+    """Returns the Python function of a kernel of Numba, or of what launches it; any other value as it is."""
+    for launched in ("dispatcher", "_dispatcher"):  # the second is numba-cuda-mlir's
+        value = look_up(look_up(value, launched, None), "py_func", value)
+    return look_up(value, "py_func", value)
 
 
 def _named_in(function: Any) -> Iterator[Argument]:
@@ -212,8 +218,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
             options = inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)
             positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
             return [*(inspect.Parameter(name, positional) for name in kernel.arg_names), options]
-    dispatcher = getattr(function, "dispatcher", function)
-    function = getattr(dispatcher, "py_func", function)
+    function = _python_function(function, getattr)
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # no Python function

@@ -187,9 +187,10 @@ def accounts() -> list[Account]:
     torch = _loaded("torch", "Tensor")
     if torch is not None and torch.cuda.is_initialized():
         in_use.append(_Torch(torch))
-    numba = _loaded("numba.cuda", "devicearray")
-    if numba is not None and numba.is_available():  # else it has allocated nothing
-        in_use.append(_Numba(numba.current_context().memory_manager))
+    for name in ("numba.cuda", "numba_cuda_mlir.cuda"):
+        numba = _loaded(name, "devicearray")
+        if numba is not None and numba.is_available():  # else it has allocated nothing
+            in_use.append(_Numba(numba.current_context().memory_manager))
     return in_use
 
 

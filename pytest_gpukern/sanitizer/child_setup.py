@@ -20,8 +20,7 @@ def prepare_libraries() -> None:
     cupy = _imported("cupy")
     if cupy is not None:
         cupy.cuda.set_allocator(None)
-    cuda = _imported("numba.cuda")
-    if cuda is not None:
+    for cuda in filter(None, map(_imported, ("numba.cuda", "numba_cuda_mlir.cuda"))):
         cuda.jit = with_lines(cuda.jit)
 
 

@@ -130,10 +130,8 @@ def explain_failure(collector: pytest.Collector, report: pytest.CollectReport) -
         if missing_gpu_in_error(error) is not None:
             report.sections.append(("gpukern", try_the_simulator(config)))
         return
-    if simulator_of(config).active:
-        reason = simulator_lacks(error) or refuses_simulator(error)
-    else:
-        reason = missing_gpu_in_error(error)
+    lacks = simulator_lacks(error) or refuses_simulator(error)
+    reason = lacks if simulator_of(config).active else missing_gpu_in_error(error)
     if reason is not None:
         report.outcome = "skipped"
         report.longrepr = (str(collector.path), 1, f"Skipped: {reason}")

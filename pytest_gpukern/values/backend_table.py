@@ -18,6 +18,7 @@ class BackendRow(NamedTuple):
     Attributes:
         opened_by: module in `pytest_gpukern.backends` and class in it, as "cupy:CupyBackend".
         needs: (module, package that brings it), in the order in which a missing one is reported.
+        instead: module that does for all that it needs, where nothing is compiled without a device.
         extra: the extra, or extras, of this package that bring all that.
         simulated_by: what opens it while the simulator is on; None if it cannot run there.
         captured_by: module in `pytest_gpukern.code` and the class in it that stands in for the device while
@@ -33,6 +34,7 @@ class BackendRow(NamedTuple):
     opened_by: str
     on_gpu: bool = True
     needs: tuple[tuple[str, str], ...] = ()
+    instead: str | None = None
     extra: str | None = None
     simulated_by: str | None = None
     captured_by: str | None = None
@@ -55,19 +57,22 @@ BACKENDS: dict[str, BackendRow] = {
     "numba": BackendRow(
         "numba:NumbaBackend",
         needs=(("numba", "numba"), ("numba.cuda", "numba-cuda")),
+        instead="numba_cuda_mlir",
         extra="cu13",
         simulated_by="numba:SimulatedBackend",
         captured_by="numba:NumbaStandIn",
         compilers=("numba", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvrtc"),
         arrays=(
             ("numba.cuda.simulator.cudadrv.devicearray", "FakeCUDAArray"),
-            ("numba.cuda.cudadrv.devicearray", "DeviceNDArray"),
-            ("numba.cuda.cudadrv.devicearray", "ManagedNDArray"),
-            ("numba.cuda.cudadrv.devicearray", "MappedNDArray"),
+            *(
+                (f"{package}.cudadrv.devicearray", f"{kind}NDArray")
+                for package in ("numba.cuda", "numba_cuda_mlir.numba_cuda")
+                for kind in ("Device", "Managed", "Mapped")
+            ),
         ),
-        packages=("numba", "numba_cuda"),
+        packages=("numba", "numba_cuda", "numba_cuda_mlir"),
         imports=("numba", "numba.cuda"),
-        distributions=("numba", "numba-cuda"),
+        distributions=("numba", "numba-cuda", "numba-cuda-mlir"),
     ),
     "cupy": BackendRow(
         "cupy:CupyBackend",
@@ -167,6 +172,8 @@ def missing_library(name: str, *, compiles: bool = False) -> str | None:
     A run that only `compiles` needs nothing that works on the device.
     """
     row = BACKENDS[name]
+    if row.instead and installed(row.instead) and not compiles:
+        return None
     for module, package in row.needs:
         if not installed(module) and not (compiles and module == "cuda.core"):
             remedy = "" if row.extra is None else f"; pip install 'pytest-gpukern[{row.extra}]'"

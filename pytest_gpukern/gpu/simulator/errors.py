@@ -7,6 +7,7 @@ from typing import Any
 
 from pytest_gpukern.values.backend_table import cuda_packages
 
+VARIABLE = "NUMBA_ENABLE_CUDASIM"
 _PREFIX = "not in the simulator: "
 
 
@@ -119,15 +120,13 @@ def meant_by(error: Any, says: Callable[[Any], object]) -> Any:
 def refuses_simulator(error: BaseException) -> str | None:
     """Says which code refuses to start in the simulator, and what to do; its message names the variable."""
     kinds = (ImportError, OSError, RuntimeError, ValueError)
-    found = meant_by(error, lambda of: isinstance(of, kinds) and "ENABLE_CUDASIM" in str(of))
+    found = meant_by(error, lambda of: isinstance(of, kinds) and VARIABLE in str(of))
     if found is None:
         return None
     *_, place = traceback.extract_tb(found.__traceback__)
-    said = textwrap.shorten(str(found), 200, placeholder="…")
-    return (
-        f"{place.filename}:{place.lineno} refuses to start while NUMBA_ENABLE_CUDASIM is set ({said}): have "
-        "it ask cuda.is_available() instead, or run it on a GPU"
-    )
+    rule = f"{place.filename}:{place.lineno} refuses to start while {VARIABLE} is set"
+    remedy = "have it ask cuda.is_available() instead, or run it on a GPU"
+    return f"{rule} ({' '.join(str(found).split())}): {remedy}"
 
 
 def torch_wants_gpu(error: BaseException) -> bool:

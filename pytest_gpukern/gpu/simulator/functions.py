@@ -65,10 +65,7 @@ class OutsideKernelError(RuntimeError, AttributeError):
 
 
 class InKernel:
-    """A name imported from `numba.cuda` ahead of time; looks up its value in the running kernel.
-
-    The name may have a dot, as in "shared.array".
-    """
+    """A name imported ahead of time, such as "grid" or "shared.array"; looks it up in the running kernel."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -13,16 +13,11 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from typing import Any
 
-from pytest_gpukern.gpu.simulator.errors import SimulatorError
+from pytest_gpukern.gpu.simulator.errors import VARIABLE, SimulatorError
 
-VARIABLE = "NUMBA_ENABLE_CUDASIM"
 TRITON_VARIABLE = "TRITON_INTERPRET"
 OPTION = "--gpukern-simulator"
 MLIR = "numba_cuda_mlir"
-_KEEP_IT = (
-    "keep {} from being imported before pytest loads its plugins (a plugin or conftest given with -p, a "
-    "process that an IDE keeps alive)."
-)
 _MARK = "_mended_by_pytest_gpukern"
 
 # Variables that we have set → their values before (None: not set). Like the environment, this belongs to the
@@ -80,12 +75,13 @@ def decide(
         raise SimulatorError(
             f"{who} is already loaded with ENABLE_CUDASIM={int(loaded)}, but this run needs the CUDA "
             f"simulator {need} ({state.reason}). Numba reads its switch once, when it is first imported. "
-            f"{remedy}, or {_KEEP_IT.format('Numba')}"
+            f"{remedy}, or keep Numba from being imported before pytest loads its plugins (a plugin or "
+            "conftest given with -p, a process that an IDE keeps alive)."
         )
     if state.active and f"{MLIR}.mlir" in modules:  # a part that the simulator does not serve
         raise SimulatorError(
             f"{MLIR} is already loaded for a GPU, but this run needs the CUDA simulator on ({state.reason}): "
-            f"{_KEEP_IT.format('it')}"
+            "keep it from being imported before pytest loads its plugins."
         )
     return state
 
@@ -118,10 +114,7 @@ class _FinderThatMends(MetaPathFinder):
     """Has the modules of `_MENDED` fixed as soon as they are loaded, whoever imports them."""
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
-        """Returns where the other finders find one of these; None for any other module.
-
-        The modules of numba-cuda-mlir are served, where there is numba-cuda to serve them from.
-        """
+        """Returns how numba-cuda serves numba-cuda-mlir, or where others find one to be fixed; else None."""
         if name.partition(".")[0] == MLIR and importlib.util.find_spec("numba_cuda"):
             from pytest_gpukern.gpu.simulator import mlir
 

@@ -115,23 +115,20 @@ def _mend_broadcasting() -> None:
     """
     from numba.cuda.simulator.cudadrv import devicearray
 
-    add(original(devicearray, "FakeCUDAArray"), "gpu_data", property(lambda self: self._ary))
-    add(devicearray, "DeviceNDArray", _DeviceNDArray("DeviceNDArray", (), {}))
+    fake_array = original(devicearray, "FakeCUDAArray")
 
+    class Views(type):
+        """Makes `DeviceNDArray(…, gpu_data=…)` a view of the memory at `gpu_data`; a fake array is one."""
 
-class _DeviceNDArray(type):
-    """Makes of `DeviceNDArray(…, gpu_data=…)` a view of the memory at `gpu_data`; all fake arrays are one."""
+        def __call__(cls, shape: Any, strides: Any, dtype: Any, gpu_data: Any, stream: Any = 0) -> Any:  # noqa: ARG002
+            shape = (shape,) if isinstance(shape, int) else tuple(shape)
+            return fake_array(np.lib.stride_tricks.as_strided(gpu_data, shape, tuple(strides)))
 
-    def __call__(cls, shape: Any, strides: Any, dtype: Any, gpu_data: Any, stream: Any = 0) -> Any:  # noqa: ARG002
-        from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+        def __instancecheck__(cls, value: Any) -> bool:
+            return isinstance(value, fake_array)
 
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        return FakeCUDAArray(np.lib.stride_tricks.as_strided(gpu_data, shape, tuple(strides)))
-
-    def __instancecheck__(cls, value: Any) -> bool:
-        from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
-
-        return isinstance(value, FakeCUDAArray)
+    add(fake_array, "gpu_data", property(lambda self: self._ary))
+    add(devicearray, "DeviceNDArray", Views("DeviceNDArray", (), {}))
 
 
 def _scalar_core(body: Callable[..., Any], return_type: Any) -> Callable[..., Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import host_cuda
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.arrays.compare import POISON, POISONS
+from pytest_gpukern.backends import numba
 from pytest_gpukern.backends.foreign_array import poison, refuse_what_proves_nothing, to_host
 from pytest_gpukern.backends.gpu_backend import CudaWorkspace
 from pytest_gpukern.backends.host import HostBackend
@@ -194,10 +196,16 @@ def test_looking_for_a_module_executes_nothing(tmp_path, monkeypatch):
     ("missing", "expected"),
     [((), None), (("numba", "numba.cuda"), "numba is not installed"), (("numba.cuda",), "numba-cuda is not")],
 )
-def test_a_missing_library_is_named_by_the_package_that_brings_it(monkeypatch, missing, expected):
-    monkeypatch.setattr(backend_table, "installed", lambda module: module not in missing)
-    found = backend_table.missing_library("numba")
+@pytest.mark.parametrize("without", [("numba_cuda_mlir",), ()])
+def test_a_missing_library_is_named_by_the_package_that_brings_it(monkeypatch, missing, expected, without):
+    monkeypatch.setattr(backend_table, "installed", lambda module: module not in (*missing, *without))
+    found = backend_table.missing_library("numba", compiles=not without)
     assert found == expected or found.startswith(expected)
+
+
+def test_numba_cuda_mlir_does_for_numba_where_kernels_are_run(monkeypatch):
+    monkeypatch.setattr(backend_table, "installed", lambda module: module == "numba_cuda_mlir")
+    assert backend_table.missing_library("numba") is None
 
 
 def test_the_cuda_target_is_numba_cuda_and_not_numbas_own(monkeypatch):
@@ -374,3 +382,18 @@ def test_a_subclass_of_numpys_array_is_compared_neither_way(value):
 def test_a_file_in_memory_is_a_plain_array(tmp_path):
     made = np.memmap(tmp_path / "reference", "f8", "w+", shape=(3,))
     refuse_what_proves_nothing(MEMORY, made)
+
+
+def test_a_stream_is_one_for_all_numbas_that_are_loaded_and_arrays_are_those_of_the_suites(monkeypatch):
+    modules = {}
+    for name in ("numba.cuda", "numba_cuda_mlir.cuda"):
+        kind = type("Stream", (), {"__init__": lambda self, handle: setattr(self, "handle", handle)})
+        modules[name] = SimpleNamespace(jit=None, external_stream=kind, as_cuda_array=(name,).__add__)
+    monkeypatch.setattr(numba, "sys", SimpleNamespace(modules=modules))
+    backend = object.__new__(numba.NumbaBackend)
+    backend.timed_stream = SimpleNamespace(handle="7")
+    assert backend.stream.handle == 7
+    assert all(isinstance(backend.stream, module.external_stream) for module in modules.values())
+    assert backend.wrap(("x",)) == ("numba_cuda_mlir.cuda", "x")
+    del modules["numba_cuda_mlir.cuda"]
+    assert backend.wrap(("x",)) == ("numba.cuda", "x")

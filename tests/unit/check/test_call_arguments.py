@@ -65,21 +65,26 @@ def test_an_argument_that_is_not_there_is_refused_with_what_to_write(function, a
         places((output,), *args, function=function)
 
 
-def test_a_name_finds_a_parameter_of_a_configured_kernel_of_numbas():
+@pytest.mark.parametrize("holder", ["dispatcher", "_dispatcher"])
+def test_a_name_finds_a_parameter_of_a_configured_kernel_of_numbas(holder):
     """`kernel[grid, block]` is called with any number of arguments; its dispatcher holds the function."""
 
     def kernel(x, out):
         out[0] = x[0]
 
     class Configured:
-        dispatcher = SimpleNamespace(py_func=kernel)
-
         def __call__(self, *args):
             kernel(*args)
 
+    setattr(Configured, holder, SimpleNamespace(py_func=kernel))
     x, out = np.zeros(2), np.zeros(2)
     (found,) = declared_arguments("outputs", ["out"], Configured(), (x, out), {}, "test_it")
     assert found.value is out
+
+
+def test_a_dispatcher_that_is_no_kernels_hides_nothing_of_the_users_object():
+    captured = SimpleNamespace(_dispatcher=SimpleNamespace(), x=np.zeros(2))
+    assert "x" in [place for place, _ in held_by("", captured)]
 
 
 def test_a_name_is_not_guessed_where_a_callable_tells_no_signature_or_takes_any_number():
