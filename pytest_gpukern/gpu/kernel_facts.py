@@ -108,6 +108,7 @@ _LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1", "libc++.1.dylib")
 """Libraries of the C++ run time that hold the demangler."""
 _LONGEST_NAME = 8192  # CUTLASS names have a few thousand characters; a crafted one must not cost minutes
 _NUMBA_TAG = re.compile(r"\[abi:v\d+[,\]]")  # demanglers write a bracket for each tag, debuggers one for all
+_UNTAGGED = re.compile(r"_3c(locals|lambda)_3e|\bArray<.*, (mutable|readonly), aligned")  # of numba-cuda-mlir
 _TAG = re.compile(r"\[abi:[^\]]*\]")
 _NUMBERED_TYPE = re.compile(r"\bRecord<\d+>")  # Numba's name of a structure counts the types of the process
 _VERSIONED_NAMESPACE = re.compile(r"\b[A-Z]+_\d\w*_NS::")
@@ -128,7 +129,7 @@ def readable(name: str) -> str:
     for noise in _NOISE:
         text = text.replace(noise, "")
     text = _VERSIONED_NAMESPACE.sub("", text)
-    if _NUMBA_TAG.search(text):
+    if _NUMBA_TAG.search(text) or _UNTAGGED.search(demangled):
         return _of_numba(_TAG.sub("", text))
     return _TAG.sub("", text)
 

@@ -1,8 +1,7 @@
 """Serves `numba_cuda_mlir` and its public modules from the simulated `numba.cuda`, installed or not.
 
-numba-cuda-mlir has no simulator, and nearly the names of numba-cuda. So its modules are numba-cuda's, except
-where the two differ: those are made here. What it refuses on a GPU raises the same type of error here; what
-we cannot simulate raises SimulatorUnsupported. Names and rules are those of its version 0.6.0.
+Its modules are numba-cuda's, except where the two differ: those are made here, after its version 0.6.0. What
+it refuses raises the same type of error; what we cannot simulate raises SimulatorUnsupported.
 """
 
 import functools

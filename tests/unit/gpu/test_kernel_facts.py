@@ -64,6 +64,8 @@ needs_a_demangler = pytest.mark.skipif(kernel_names._demangler() is None, reason
     [
         (NUMBA, "grid_stride(Array<float, 2, A, readonly>, long long)"),
         (LAMBDA, "<lambda>(Array<double, 1, C>)"),
+        (NUMBA.replace(TAGS, ""), "grid_stride(Array<float, 2, A, readonly>, long long)"),
+        ("_Z2rk5ArrayI6RecordILi3854EELi1E1C7mutable7alignedE", "rk(Array<Record, 1, C>)"),
         ("_Z10doublify_kPfi", "doublify_k(float*, int)"),
         (CUB, "cub::EmptyKernel<void>()"),
         ("_ZN12_GLOBAL__N_14fillEPd", "fill(double*)"),
