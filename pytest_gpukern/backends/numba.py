@@ -34,9 +34,11 @@ class NumbaBackend(GpuBackend):
     @property
     def stream(self) -> Any:
         """Numba uses it if a launch names it; where both are loaded, each takes it for its own."""
-        streams = [cuda.external_stream(int(self.timed_stream.handle)) for cuda in _loaded_numbas()]
-        stream: Any = object.__new__(type("Stream", tuple(map(type, streams)), {}))
-        vars(stream).update(vars(streams[0]))
+        first, *others = (cuda.external_stream(int(self.timed_stream.handle)) for cuda in _loaded_numbas())
+        if not others:
+            return first
+        stream: Any = object.__new__(type("Stream", tuple(map(type, (first, *others))), {}))
+        vars(stream).update(vars(first))
         return stream
 
     def wrap(self, array: DeviceArray) -> Any:
