@@ -15,7 +15,7 @@ PARALLEL := $(if $(CUDA),,-n auto)
 # Byte code is kept: tests start hundreds of processes, and each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: benchmark test test-oldest test-triton check lint docs browser evidence clean
+.PHONY: benchmark test test-oldest test-triton test-neighbours check lint docs browser evidence clean
 
 ## benchmark: install what fits this machine and run the suites
 benchmark: $(VENV)/.$(EXTRA)
@@ -41,6 +41,12 @@ test-triton:
 	$(MAKE) VENV=.venv-triton .venv-triton/.dev,triton
 	.venv-triton/bin/python -m pytest tests/plugin/test_triton.py tests/plugin/test_code_triton.py tests/plugin/test_docs.py::test_what_is_shown_is_what_is_printed $(ARGS)
 	.venv-triton/bin/python -m pytest suites/softmax suites/layer_norm --gpukern-simulator=auto -q $(ARGS)
+
+## test-neighbours: run STUMPY's GPU tests in our simulator and in numba-cuda's; ten minutes
+test-neighbours:
+	$(MAKE) VENV=.venv-neighbours .venv-neighbours/.numba
+	.venv-neighbours/bin/python -m pip install --quiet --disable-pip-version-check pandas scipy
+	.venv-neighbours/bin/python tests/neighbours.py
 
 ## evidence: make the figures of docs/explanation/evidence.md that need no GPU; twenty minutes
 evidence: $(VENV)/.dev
@@ -69,7 +75,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m sphinx -q -n -W --keep-going docs docs/_build
 
 clean:
-	rm -rf $(VENV) .venv-oldest .venv-triton docs/_build build dist *.egg-info
+	rm -rf $(VENV) .venv-oldest .venv-triton .venv-neighbours docs/_build build dist *.egg-info
 
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
