@@ -101,8 +101,9 @@ def _libraries(machine: Machine) -> Iterator[Advice]:
     from packaging.version import Version
 
     numba_cuda, numpy = _version(machine, "numba-cuda"), _version(machine, "numpy")
-    if numba_cuda and numpy and numba_cuda <= Version("0.30.4") and numpy >= Version("2.5"):
-        text = f"{numba_cuda} does not import beside NumPy {numpy}, which has no np.row_stack"
+    too_new = numba_cuda and numpy and numba_cuda <= Version("0.30.4") and numpy >= Version("2.5")
+    if too_new and machine.no_gpu is None:  # the simulator needs no compiler
+        text = f"{numba_cuda} compiles no kernel beside NumPy {numpy}, which has no np.row_stack"
         yield Advice(Severity.ERROR, "numba-cuda", text, 'pip install "numpy<2.5"')
     cupys = [name for name in machine.versions if name == "cupy" or name.startswith("cupy-cuda")]
     if len(cupys) > 1:

@@ -138,7 +138,7 @@ def _mend(load: Callable[[], None] = lambda: None) -> None:
     try:
         load()
         from numba.cuda import simulator
-    # AttributeError: NumPy >= 2.5 lacks np.row_stack; RuntimeError: there is no libcudart
+    # AttributeError: NumPy no longer has what it uses; RuntimeError: there is no libcudart
     except (ImportError, AttributeError, RuntimeError) as exc:
         raise SimulatorError(
             f"numba-cuda {metadata.version('numba-cuda')} cannot be imported ({exc}), so its CUDA simulator "

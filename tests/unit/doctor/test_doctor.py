@@ -69,6 +69,8 @@ def but(**changes):
 def test_a_healthy_machine_has_nothing_to_complain_of():
     assert advise(HEALTHY) == []
     assert advise(with_versions(pynvml="13.0.1")) == [], "from 12 on it has no module pynvml"
+    newest = dataclasses.replace(with_versions(numpy="2.5.1"), no_gpu="no NVIDIA driver library")
+    assert "numba-cuda" not in {advice.subject for advice in advise(newest)}, "the simulator takes it"
     silent = dataclasses.replace(H200, setup=Configuration(), limits=PowerLimits())
     assert advise(but(gpus=(silent,))) == [], "nor of what NVML does not tell"
 
