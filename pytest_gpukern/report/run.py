@@ -78,10 +78,8 @@ class Voucher(Stored, frozen=True):
         commit: hash of the commit that it ran on.
         conditions: what has to be equal, such as `library numpy` → `2.4.6`.
         fail_on: the kinds that failed it; a later run must not ask for more.
-        threshold: the smallest slowdown that mattered, 0.02 for 2 %.
-        folder: pytest's root folder, as a path from the repository's top, as are all below.
-        always: what was opened before tests were collected.
-        opened: what was opened outside of tests, or in tests for which it does not vouch.
+        opened: what may serve every test, as paths from the repository's top: a module, fixture or plugin may
+            have kept it.
         tests: test that passed, and whose every time was judged or is new → what was opened in it.
     """
 
@@ -89,9 +87,6 @@ class Voucher(Stored, frozen=True):
     commit: str = ""
     conditions: dict[str, str] = {}
     fail_on: tuple[str, ...] = ()
-    threshold: float = 0.0
-    folder: str = ""
-    always: tuple[str, ...] = ()
     opened: tuple[str, ...] = ()
     tests: dict[str, tuple[str, ...]] = {}
 

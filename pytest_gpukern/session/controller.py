@@ -139,7 +139,6 @@ class Controller:
 
     def _note_opened(self) -> None:
         if self._ran is not None and (opened := self._config.stash.get(OPENED, None)) is not None:
-            opened.begin_test()
             self._ran.take_opened(opened.carried())
             opened.close()
 

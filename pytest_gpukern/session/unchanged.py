@@ -15,7 +15,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -51,9 +51,11 @@ _DECIDED = (VerdictKind.SAME, VerdictKind.SAME_CODE, VerdictKind.FASTER, Verdict
 _OF_ALL = re.compile(
     r"(pyproject|Pipfile|uv|pdm|pixi)\.toml|setup\.(py|cfg)|\.?(pytest|tox)\.(ini|toml)|"
     r"\.git(attributes|modules)|(.*[-_.])?(requirements|constraints)([-_.].*)?\.(txt|in)|.*\.lock|"
-    r"environment\.ya?ml|conda-.*\.ya?ml"
+    r"environment\.ya?ml|conda-.*\.ya?ml|conftest\.py"
 )
 """Files that say what is installed and how tests run: where one changed, everything runs."""
+_LINK = "120000"
+"""What git calls a symbolic link."""
 _VARIABLES = re.compile(
     r"(NUMBA|TRITON|CUDA|TORCH\w*|PYTORCH|CUPY|PYCUDA|NVIDIA|NVCC|CUBLAS|CUDNN|CUTLASS|NCCL|OMP|KMP|GOMP|MKL|"
     r"OPENBLAS|XLA|JAX|TF)_.*|PYTHON(PATH|OPTIMIZE|HASHSEED|WARNINGS|DEVMODE)|LD_(LIBRARY_PATH|PRELOAD)|"
@@ -63,7 +65,7 @@ _OF_A_CARD = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVIC
 """Which card of a model a runner hands out; the model is compared."""
 
 
-def conditions(config: pytest.Config) -> dict[str, str]:
+def conditions(config: pytest.Config, project: Project) -> dict[str, str]:
     """Returns what has to be equal in two runs, so that the same files do the same."""
     environment, settings, top = environment_of(config), settings_of(config), str(config.rootpath)
     found, plugins = environment.gpu.fingerprint, config.pluginmanager.list_plugin_distinfo()
@@ -74,18 +76,20 @@ def conditions(config: pytest.Config) -> dict[str, str]:
         if _VARIABLES.fullmatch(name) and name not in _OF_A_CARD
     }
     return {
-        "pytest-gpukern": f"{__version__} {_own_content()}".strip(),
+        "pytest-gpukern": f"{__version__} {_hash_of(FOLDER, '*.py')}",
         "Python": f"{platform.python_implementation()} {found.python_version}",
         "driver": f"{found.driver_version}",
         "card's model": environment.gpu.model_key(on_gpu=True) if environment.gpu.has_gpu else "none",
         "options": " ".join(environment.children.options),
+        "threshold": f"{settings.threshold}",
+        "folder of tests": project.path_of(config.rootpath),
         "plugins": " ".join(sorted({of.project_name for _, of in plugins})),
         "machine": " ".join((platform.machine(), *platform.libc_ver())),
         "optimization": f"{sys.flags.optimize} {sys.flags.dev_mode}",
         "ini file": _hash(config.inipath.read_bytes() if config.inipath is not None else b""),
         "timeout": f"{settings.timeout_s} s",
         "nvcc": _hash(Path(nvcc).read_bytes()) if nvcc else "",
-        "records": _hash(*_contents(settings.baseline_dir, "*.json")),
+        "records": _hash_of(settings.baseline_dir, "*.json"),
         **variables,
         # Of two on Python's path the first is in use.
         **{f"library {of.name}": _version(of) for of in reversed([*metadata.distributions()])},
@@ -96,15 +100,9 @@ def _hash(*contents: bytes) -> str:
     return hashlib.sha256(b"".join(contents)).hexdigest()[:12]
 
 
-def _contents(folder: Path | None, pattern: str) -> Iterator[bytes]:
-    yield from (
-        (path.read_bytes() for path in sorted(folder.rglob(pattern)) if path.is_file()) if folder else ()
-    )
-
-
-def _own_content() -> str:
-    """Returns a hash of this plugin's modules where it runs from a checkout, for which no version stands."""
-    return "" if "-packages" in FOLDER.parts[-2] else _hash(*_contents(FOLDER, "*.py"))
+def _hash_of(folder: Path | None, pattern: str) -> str:
+    files = sorted(folder.rglob(pattern)) if folder is not None else []
+    return _hash(*(path.read_bytes() for path in files if path.is_file()))
 
 
 def _version(of: metadata.Distribution) -> str:
@@ -120,14 +118,14 @@ class Ran:
     Attributes:
         blind: why not all was seen that they opened, in words; empty if it was.
         opened: test → what was opened in it.
-        outside: what was opened between tests, as by collecting them.
-        always: what was opened before any was collected.
+        before: what was opened before any was collected.
+        between: what was opened outside of tests later, as by collecting them.
     """
 
     def __init__(self) -> None:
         self.blind = ""
         self.opened: dict[str, Sequence[str]] = {}
-        self.outside, self.always = set[str](), set[str]()
+        self.before, self.between = set[str](), set[str]()
         self._attempts, self._passed = Counter[str](), set[str]()
 
     def take(self, report: pytest.TestReport, carried: JsonDict) -> None:
@@ -138,13 +136,15 @@ class Ran:
         elif not report.passed:
             self._passed.discard(report.nodeid)
         if "opened" in carried:
-            self.opened[report.nodeid] = carried["opened"]
-            self.take_opened(carried)
+            self.opened[report.nodeid] = self.take_opened(carried)
 
-    def take_opened(self, carried: JsonDict) -> None:
-        self.outside.update(carried["outside"])
-        self.always.update(carried["always"])
+    def take_opened(self, carried: JsonDict) -> Sequence[str]:
+        """Notes what `OpenedFiles.carried` tells, and returns what was opened in the test itself."""
+        opened: dict[str, list[str]] = carried["opened"]
+        self.before.update(opened.get("before", ()))
+        self.between.update(opened.get("between", ()))
         self.blind = self.blind or carried["blind"]
+        return opened.get("test", ())
 
     @property
     def passed(self) -> set[str]:
@@ -156,52 +156,51 @@ def voucher_of(
     config: pytest.Config, ran: Ran, results: Sequence[Result], *, green: bool, whole: bool
 ) -> Voucher:
     """Returns for which tests a run vouches, or why for none."""
-    environment, settings, passed = environment_of(config), settings_of(config), ran.passed
-    project, provenance = Project.around(config.rootpath), environment.provenance
-    refused = ran.blind or ("" if green else "it was not green")
-    if not refused and settings.baseline == "off":
-        refused = "it compared with no record"
-    elif not refused and not whole:
-        refused = "it left out tests"
-    elif not refused and (project is None or provenance.commit is None):
-        refused = "git does not know its folder"
-    elif not refused and provenance.dirty:
-        refused = "files differed from its commit"
+    settings, provenance = settings_of(config), environment_of(config).provenance
+    project = Project.around(config.rootpath)
+    elsewhere = sorted({of.provenance.state for of in results} - {provenance.state})
+    refusals = {
+        ran.blind: True,
+        "it was not green": not green,
+        "it compared with no record": settings.baseline == "off",
+        "it left out tests": not whole,
+        "git does not know its folder": project is None or provenance.commit is None,
+        "files differed from its commit": provenance.dirty,
+        f"its folder changed while it ran, from {', '.join(elsewhere)}": elsewhere,
+    }
+    refused = next((why for why, holds in refusals.items() if why and holds), "")
     if refused or project is None:
-        return Voucher(refused or "git does not know its folder")
-    judged = {
-        result.nodeid: result.correctness is Correctness.PASSED
-        and {time.key for time in result.measurements} <= result.verdicts.keys()
-        and all(verdict.kind in _DECIDED for verdict in result.verdicts.values())
+        return Voucher(refused)
+    undecided = {
+        result.nodeid
         for result in results
+        if result.correctness is not Correctness.PASSED
+        or not {time.key for time in result.measurements} <= result.verdicts.keys()
+        or not all(verdict.kind in _DECIDED for verdict in result.verdicts.values())
     }
-    others = sorted({of.provenance.state for of in results} - {provenance.state})
-    if others:
-        return Voucher(f"its folder changed while it ran, from {others[0]}")
-    imported = functools.cache(lambda file: project.loads(config.rootpath / file).files)
-    tests = {
-        test: tuple(opened)
-        for test, opened in ran.opened.items()
-        if test in passed and judged.get(test, True)
-        if not any(project.tracked.get(of, "?") for of in {*opened, *imported(test.partition("::")[0])})
-    }
-    # What others than these tests opened may serve them, too: not what git does not have, nor what the
-    # imports of those explain. They run anyway, and these would with them.
-    outside = {*ran.outside}
-    for test in ran.opened.keys() - tests.keys():
-        known = imported(test.partition("::")[0])
-        outside |= {of for of in ran.opened[test] if of in project.tracked and of not in known}
-        outside -= {of for of in known if of.endswith(".py") and basename(of) != "conftest.py"}
+    passed, loads_of = ran.passed - undecided, functools.cache(project.loads)
+    tests, shared, explained = dict[str, tuple[str, ...]](), set[str](), set[str]()
+    for test, opened in ran.opened.items():
+        static: Loads = loads_of(config.rootpath / test.partition("::")[0])
+        others = {*opened} - static.files
+        if test in passed and all(project.tracked.get(of) == "" for of in {*opened, *static.files}):
+            tests[test] = tuple(sorted(others))
+            shared |= {of for of in others if not static.has(of)}
+        else:  # it runs anyway, and what git does not have would have all others run, too
+            shared |= others & project.tracked.keys()
+        explained |= {of for of in static.files if of.endswith(".py") and not _has_hooks(project.top / of)}
     return Voucher(
         commit=provenance.commit or "",
-        conditions=conditions(config),
-        folder=project.path_of(config.rootpath) or "",
+        conditions=conditions(config, project),
         fail_on=tuple(sorted(settings.fail_on)),
-        threshold=settings.threshold,
-        always=tuple(sorted(ran.always)),
-        opened=tuple(sorted(outside)),
+        opened=tuple(sorted(ran.before | shared | (ran.between - explained))),
         tests=tests,
     )
+
+
+def _has_hooks(path: Path) -> bool:
+    """Returns whether a module is a conftest that may act on tests outside of its folder."""
+    return path.name == "conftest.py" and path.is_file() and b"def pytest_" in path.read_bytes()
 
 
 def leave_out_unchanged(config: pytest.Config, items: list[pytest.Item], path: Path) -> None:
@@ -242,54 +241,41 @@ class _Known:
             run = read_run(path)
         except FileError as error:
             raise _NothingVouchesError(str(error)) from error
-        self._voucher = voucher = run.voucher or Voucher("it does not say what its tests load")
+        voucher = run.voucher or Voucher("it does not say what its tests load")
         age = datetime.now(UTC) - run.created
-        why = voucher.refused or _why_other(voucher, config)
-        if not why and not 0 <= age.days < MOST_DAYS:
-            why = (
-                f"it is {age.days} days old, and {MOST_DAYS} are too many"
-                if age.days > 0
-                else "its clock was ahead"
-            )
         if project is None:
-            why = "git does not know this folder"
-        elif not why and voucher.folder != project.path_of(config.rootpath):
-            why = f"it is of tests in {voucher.folder or 'the top folder'}"
-        if why or project is None:
-            raise _NothingVouchesError(f"{path.name} vouches for nothing: {why}")
-        self._project, self._root = project, config.rootpath
-        self._changed, self._added = self._changes(config, path)
+            raise _NothingVouchesError("git does not know this folder")
+        refused = voucher.refused or _why_other(voucher, config, project)
+        if not refused and not 0 <= age.days < MOST_DAYS:
+            too_old = f"it is {age.days} days old, and {MOST_DAYS} are too many"
+            refused = too_old if age.days > 0 else "its clock was ahead"
+        if refused:
+            raise _NothingVouchesError(f"{path.name} vouches for nothing: {refused}")
+        self._project, self._root, self._voucher = project, config.rootpath, voucher
+        self._static = functools.cache(project.loads)
+        self._read_changes({project.path_of(of) for of in (path, *settings_of(config).reports)})
         days = f"{counted(age.days, 'day')} ago" if age.days else "today"
         self.words = f"{voucher.commit[:7]}, where they passed with these libraries, {days}"
-        self._static = functools.cache(project.loads)
-        self._shared = self._served_to_all()
 
-    def _changes(self, config: pytest.Config, path: Path) -> tuple[frozenset[str], frozenset[str]]:
-        """Returns the paths that differ from the run's commit, and those of them that it does not have."""
+    def _read_changes(self, written: Set[str]) -> None:
+        """Notes the paths that differ from the run's commit, but for files that runs have written."""
         top, commit = self._project.top, self._voucher.commit
         if asked_of_git(["merge-base", "--is-ancestor", commit, "HEAD"], top) is None:
-            why = (
-                f"its commit {commit[:7]} is no ancestor of HEAD, or not here; fetch it with `fetch-depth: 0`"
-            )
-            raise _NothingVouchesError(f"{path.name} vouches for nothing: {why}")
+            why = f"its commit {commit[:7]} is no ancestor of HEAD, or not here"
+            raise _NothingVouchesError(f"{why}; fetch it with `fetch-depth: 0`")
         since = ["-c", "core.fileMode=true", "diff", "--raw", "--no-renames", "-z", commit, "--"]
-        changed = asked_of_git(since, top)
+        listed = asked_of_git(since, top)
         others = asked_of_git(["ls-files", "--others", "--exclude-standard", "-z"], top)
-        if changed is None or others is None:
+        if listed is None or others is None:
             raise _NothingVouchesError("git does not say what changed")
-        parts = changed.split("\0")[:-1]
-        raw = {of: about.split() for about, of in zip(parts[::2], parts[1::2], strict=True)}
-        written = {self._project.path_of(of) for of in (path, *settings_of(config).reports)}
-        new = {*others.split("\0")} - {"", *written} | {of for of, about in raw.items() if about[-1] == "A"}
-        links = sorted(of for of, (was, now, *_) in raw.items() if _A_LINK in (was.lstrip(":"), now))
-        for of in (*links, *sorted(filter(self._concerns_all, {*raw, *new}))):
-            raise _NothingVouchesError(f"{of} changed, which concerns every test")
-        self._project.gone = frozenset(of for of, about in raw.items() if about[-1] == "D")
-        return frozenset({*raw, *new}), frozenset(new)
-
-    def _concerns_all(self, path: str) -> bool:
-        conftests = ("conftest.py", f"{self._voucher.folder}/conftest.py")
-        return _OF_ALL.fullmatch(basename(path)) is not None or path in conftests
+        parts = listed.split("\0")[:-1]
+        how = dict(zip(parts[1::2], parts[::2], strict=True))  # path → modes, hashes, a letter
+        self._new = {*others.split("\0")} - {"", *written} | {of for of in how if how[of].endswith("A")}
+        self._changed = how.keys() | self._new
+        self._project.gone = frozenset(of for of in how if how[of].endswith("D"))
+        for of in sorted(self._changed):
+            if _OF_ALL.fullmatch(basename(of)) or _LINK in how.get(of, ""):
+                raise _NothingVouchesError(f"{of} changed, which concerns every test")
 
     def refuse_gone(self, collected: Set[str]) -> None:
         """Has everything run if a test is gone from a file that changed: who looks for it sees what runs."""
@@ -297,74 +283,43 @@ class _Known:
             if self._project.path_of(self._root / test.partition("::")[0]) in self._changed:
                 raise _NothingVouchesError(f"{test} is gone")
 
-    def _served_to_all(self) -> frozenset[str]:
-        """Returns what may serve every test: a module, fixture or plugin may keep it, or act on all tests.
-
-        That is neither a module that the imports of a test explain, nor what a test opened in its own folder.
-        """
-        explained, shared = set[str](), set[str]()
-        by_file: dict[str, set[str]] = {}
-        for test, opened in self._voucher.tests.items():
-            by_file.setdefault(test.partition("::")[0], set()).update(opened)
-        for file, paths in by_file.items():
-            static = self._static(self._root / file)
-            explained |= static.files
-            shared |= {of for of in paths if not (of in static.files or of.startswith(static.folders))}
-        modules = {of for of in explained if of.endswith(".py") and not self._has_hooks(of)}
-        return frozenset({*self._voucher.always, *shared, *(set(self._voucher.opened) - modules)})
-
-    def _has_hooks(self, path: str) -> bool:
-        """Returns whether a conftest may act on tests outside of its folder."""
-        file = self._project.top / path
-        return basename(path) == "conftest.py" and file.is_file() and b"def pytest_" in file.read_bytes()
-
     def why_run(self, item: pytest.Item) -> str:
         """Says why a test has to run; returns nothing if it need not."""
-        own, file = self._voucher.tests.get(item.nodeid), item.nodeid.partition("::")[0]
+        own = self._voucher.tests.get(item.nodeid)
         if own is None:
             return "did not pass there, were not judged, or load what git cannot tell"
-        if item.path != self._root / file:
+        if item.path != self._root / item.nodeid.partition("::")[0]:
             return "lie outside of the root folder"
+        opened = {*own, *self._voucher.opened}
         try:
-            static = self._static(item.path, marker_of(item).reads)
+            loads = self._project.loads(item.path, marker_of(item).reads, opened)
         except SettingsError as error:
             return str(error)
-        opened = {*own, *self._shared}
-        loads = self._project.loads(item.path, marker_of(item).reads, opened)
         lost = sorted(opened - self._project.tracked.keys() - self._changed)
         if loads.unsure or lost:
             return loads.unsure or f"git did not have {lost[0]}"
+        data = opened - self._static(item.path).files
         found = sorted(
-            path for path in self._changed if loads.has(path) or self._is_beside(path, opened, static)
+            of for of in self._changed if loads.has(of) or (of in self._new and _may_win(of, data))
         )
         return f"load {found[0]}" if found else ""
 
-    def _is_beside(self, path: str, opened: Set[str], static: Loads) -> bool:
-        """Returns whether a new file lies where a test has found others, or is called as one: it may win."""
-        data = [of for of in opened if not (of.endswith(".py") and of in static.files)]
-        alike = [of for of in data if of.endswith(".py") == path.endswith(".py")]
-        return path in self._added and any(
-            f"{dirname(path)}/".startswith(f"{dirname(of)}/") or basename(path) == basename(of)
-            for of in alike
-        )
+
+def _may_win(new: str, data: Set[str]) -> bool:
+    """Returns whether a new file lies where a test has found others like it, or is called as one."""
+    return any(
+        f"{dirname(new)}/".startswith(f"{dirname(of)}/") or basename(new) == basename(of)
+        for of in data
+        if new.endswith(".py") == of.endswith(".py")
+    )
 
 
-_A_LINK = "120000"
-"""What git calls a symbolic link."""
-
-
-def _why_other(voucher: Voucher, config: pytest.Config) -> str:
+def _why_other(voucher: Voucher, config: pytest.Config, project: Project) -> str:
     """Says what differs from the run that vouches, or in what it was less strict; nothing if all agrees."""
-    settings, now = settings_of(config), conditions(config)
+    now = conditions(config, project)
     for name in sorted({*voucher.conditions, *now}):
         before, after = voucher.conditions.get(name), now.get(name)
-        if before != after and name.startswith(("variable", "options", "ini file", "records", "nvcc")):
-            return f"{name} differed there"
         if before != after:
-            return f"{name} was {before or 'not there'}, and is {after or 'not there'}"
-    missing = sorted(settings.fail_on - {*voucher.fail_on})
-    if missing:
-        return f"--gpukern-fail-on={missing[0]} did not fail it"
-    if voucher.threshold > settings.threshold:
-        return f"its threshold was {100 * voucher.threshold:g} %"
-    return ""
+            return f"{name}: {before or 'none'} there, {after or 'none'} here"
+    missing = sorted(settings_of(config).fail_on - {*voucher.fail_on})
+    return f"--gpukern-fail-on={missing[0]} did not fail it" if missing else ""
