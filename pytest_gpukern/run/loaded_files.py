@@ -34,7 +34,6 @@ _BY_NAME = ("import_module", "__import__", "importorskip", "resolve_name", "run_
 _CACHED = re.compile(r"(?:(.+)/)?__pycache__/([^/]+?)\.[a-z]+-\d[^/]*\.pyc")
 """A module's compiled code: pytest puts its own version between Python's and the suffix."""
 _OF_TOOLS = re.compile(r"(^|/)(__pycache__|\.(git|pytest_cache|hypothesis|mypy_cache|benchmarks))(/|$)")
-_UNLIKE_FILES = {"120000": "is a symbolic link", "160000": "is a submodule"}
 _MOST_FOLDERS = 8192
 """As many as Linux lets a user watch, where nobody has raised that."""
 _GENERATED = re.compile(r"/(\.triton|torchinductor_[^/]+)/")
@@ -88,18 +87,18 @@ class Project:
         return "" if place == str(self.top) else place.removeprefix(f"{self.top}/")
 
     @functools.cached_property
-    def tracked(self) -> dict[str, str]:
-        """Path of each file that git tracks → why git cannot tell whether it changed; mostly empty."""
-        listed = asked_of_git(["ls-files", "-z", "-v", "-s"], self.top) or ""
-        as_they_are = asked_of_git(["ls-files", "-z", "--", ":(top,attr:!filter)"], self.top) or ""
-        unfiltered, tracked = {*as_they_are.split("\0")}, {}
-        for entry in filter(None, listed.split("\0")):
-            about, _, path = entry.partition("\t")
-            tag, mode, *_ = about.split()
-            hidden = "assume-unchanged" if tag.islower() else "skip-worktree" if tag == "S" else ""
-            filtered = "" if path in unfiltered else "is kept by a filter of git, as by git-lfs"
-            tracked[path] = f"is {hidden} for git" if hidden else _UNLIKE_FILES.get(mode, filtered)
-        return tracked
+    def tracked(self) -> frozenset[str]:
+        """The files that git tracks."""
+        return frozenset(filter(None, (asked_of_git(["ls-files", "-z"], self.top) or "").split("\0")))
+
+    @functools.cached_property
+    def comparable(self) -> frozenset[str]:
+        """Those of which git tells whether they changed.
+
+        That is no link, no submodule, none that a filter keeps, as git-lfs, and none that is hidden from git.
+        """
+        listed = asked_of_git(["ls-files", "-z", "-v", "-s", "--", ":(top,attr:!filter)"], self.top) or ""
+        return frozenset(of.partition("\t")[2] for of in listed.split("\0") if of.startswith("H 100"))
 
     def loads(self, test: Path, reads: Sequence[str] = (), opened: Iterable[str] = ()) -> Loads:
         """Returns what a test loads.
@@ -127,7 +126,7 @@ class Project:
         beginnings = [f"{folder}/"] if folder else []
         for pattern in reads:
             beginning = self.path_of(join(self.top, folder, re.split(r"[*?[]", pattern)[0]))
-            if not any(path.startswith(beginning) for path in self.tracked):
+            if not any(path.startswith(beginning) for path in self.comparable):
                 unsure = unsure or f"reads={pattern!r} names no file of git"
             beginnings.append(beginning)
         return Loads(frozenset(files), (*beginnings, *self._own), unsure)
@@ -135,9 +134,8 @@ class Project:
     def _why_unsure(self, path: str) -> str:
         if path.startswith("/"):
             return f"{path} is neither in the repository nor of an installed distribution"
-        if path not in self.tracked:
-            return f"git does not have {path}" if isfile(self.top / path) else ""  # a change, if it is gone
-        return f"{path} {self.tracked[path]}" if self.tracked[path] else ""
+        is_told = path in self.comparable or not isfile(self.top / path)  # a change, if it is gone
+        return "" if is_told else f"git cannot tell whether {path} changed"
 
     def _imports(self, path: str) -> tuple[frozenset[str], str]:
         """Returns the files that a module may import, and why there may be others, in words."""
@@ -279,8 +277,8 @@ class OpenedFiles:
             if len(self._folders) > _MOST_FOLDERS:
                 raise OSError(f"there are more than {_MOST_FOLDERS} folders")
         watched = {*self._folders.values()}
-        for probe in self.project.tracked:
-            if dirname(probe) in watched and isfile(top / probe) and not self.project.tracked[probe]:
+        for probe in self.project.comparable:
+            if dirname(probe) in watched and isfile(top / probe):
                 (top / probe).open("rb").close()
                 if probe not in self._events():  # some sandboxes accept a watch and tell nothing
                     self.why_blind = "inotify tells nothing here"
@@ -349,7 +347,9 @@ class OpenedFiles:
 
     def _strangers(self) -> Iterator[str]:
         """Yields new modules and shared objects that no version and no file of git stands for."""
-        modules, objects = frozenset(sys.modules), _mapped_objects()
+        maps = Path("/proc/self/maps")
+        mapped = re.findall(rb"(/.*\.so[.\d]*)$", maps.read_bytes() if maps.exists() else b"", re.MULTILINE)
+        modules, objects = frozenset(sys.modules), frozenset(map(os.fsdecode, mapped))
         files = (getattr(sys.modules.get(name), "__file__", None) for name in modules - self._modules)
         for file in (*files, *(objects - self._objects)):
             if isinstance(file, str) and not _is_installed(file):
@@ -362,14 +362,6 @@ class OpenedFiles:
         if self._queue >= 0:
             os.close(self._queue)
         self._queue = -1
-
-
-def _mapped_objects() -> frozenset[str]:
-    try:
-        mapped = Path("/proc/self/maps").read_bytes()
-    except OSError:
-        return frozenset()
-    return frozenset(map(os.fsdecode, re.findall(rb"(/.*\.so[.\d]*)$", mapped, re.MULTILINE)))
 
 
 _SYSTEM = ("/usr/", "/lib", "/opt/", "/nix/")

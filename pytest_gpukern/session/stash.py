@@ -202,12 +202,7 @@ def watch_files(config: pytest.Config) -> None:
     project = Project.around(config.rootpath)
     if project is not None:
         config.stash[OPENED] = OpenedFiles(project)
-        config.add_cleanup(lambda: stop_watching_files(config))
-
-
-def stop_watching_files(config: pytest.Config) -> None:
-    if (opened := config.stash.get(OPENED, None)) is not None:
-        opened.close()
+        config.add_cleanup(config.stash[OPENED].close)
 
 
 def environment_of(config: pytest.Config) -> Environment:

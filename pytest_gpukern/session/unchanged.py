@@ -16,7 +16,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence, Set
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import Path
 from posixpath import basename, dirname
@@ -183,11 +183,11 @@ def voucher_of(
     for test, opened in ran.opened.items():
         static: Loads = loads_of(config.rootpath / test.partition("::")[0])
         others = {*opened} - static.files
-        if test in passed and all(project.tracked.get(of) == "" for of in {*opened, *static.files}):
+        if test in passed and project.comparable >= {*opened, *static.files}:
             tests[test] = tuple(sorted(others))
             shared |= {of for of in others if not static.has(of)}
         else:  # it runs anyway, and what git does not have would have all others run, too
-            shared |= others & project.tracked.keys()
+            shared |= others & project.tracked
         explained |= {of for of in static.files if of.endswith(".py") and not _has_hooks(project.top / of)}
     return Voucher(
         commit=provenance.commit or "",
@@ -245,11 +245,7 @@ class _Known:
         age = datetime.now(UTC) - run.created
         if project is None:
             raise _NothingVouchesError("git does not know this folder")
-        refused = voucher.refused or _why_other(voucher, config, project)
-        if not refused and not 0 <= age.days < MOST_DAYS:
-            too_old = f"it is {age.days} days old, and {MOST_DAYS} are too many"
-            refused = too_old if age.days > 0 else "its clock was ahead"
-        if refused:
+        if refused := _why_not(voucher, age, config, project):
             raise _NothingVouchesError(f"{path.name} vouches for nothing: {refused}")
         self._project, self._root, self._voucher = project, config.rootpath, voucher
         self._static = functools.cache(project.loads)
@@ -295,7 +291,7 @@ class _Known:
             loads = self._project.loads(item.path, marker_of(item).reads, opened)
         except SettingsError as error:
             return str(error)
-        lost = sorted(opened - self._project.tracked.keys() - self._changed)
+        lost = sorted(opened - self._project.comparable - self._changed)
         if loads.unsure or lost:
             return loads.unsure or f"git did not have {lost[0]}"
         data = opened - self._static(item.path).files
@@ -314,12 +310,17 @@ def _may_win(new: str, data: Set[str]) -> bool:
     )
 
 
-def _why_other(voucher: Voucher, config: pytest.Config, project: Project) -> str:
-    """Says what differs from the run that vouches, or in what it was less strict; nothing if all agrees."""
+def _why_not(voucher: Voucher, age: timedelta, config: pytest.Config, project: Project) -> str:
+    """Says why a run vouches for nothing in this one; returns nothing if it does."""
+    if voucher.refused:
+        return voucher.refused
     now = conditions(config, project)
     for name in sorted({*voucher.conditions, *now}):
         before, after = voucher.conditions.get(name), now.get(name)
         if before != after:
             return f"{name}: {before or 'none'} there, {after or 'none'} here"
-    missing = sorted(settings_of(config).fail_on - {*voucher.fail_on})
-    return f"--gpukern-fail-on={missing[0]} did not fail it" if missing else ""
+    if missing := sorted(settings_of(config).fail_on - {*voucher.fail_on}):
+        return f"--gpukern-fail-on={missing[0]} did not fail it"
+    if age.days < 0:
+        return "its clock was ahead"
+    return f"it is {age.days} days old, and {MOST_DAYS} are too many" if age.days >= MOST_DAYS else ""
