@@ -80,7 +80,8 @@ class Voucher(Stored, frozen=True):
         fail_on: the kinds that failed it; a later run must not ask for more.
         opened: what may serve every test, as paths from the repository's top: a module, fixture or plugin may
             have kept it.
-        tests: test that passed, and whose every time was judged or is new → what was opened in it.
+        tests: test that passed, and whose every time was judged or is new → what was opened in it, but for
+            what its imports tell.
     """
 
     refused: str = ""

@@ -68,7 +68,7 @@ class Project:
     def __init__(self, top: Path) -> None:
         self.top, self.gone = top, frozenset[str]()
         own = self.path_of(FOLDER)
-        self._own = () if own.startswith("/") else (f"{own}/",)
+        self._own = () if own.startswith("/") else (f"{own}/",)  # which counts as a folder
         self._imported_by = functools.cache(self._imports)
         self._lies_in = functools.cache(self._entries)
         self._hash_of = functools.cache(self._hash_of_file)

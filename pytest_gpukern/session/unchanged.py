@@ -186,7 +186,7 @@ def voucher_of(
         if test in passed and project.comparable >= {*opened, *static.files}:
             tests[test] = tuple(sorted(others))
             shared |= {of for of in others if not static.has(of)}
-        else:  # it runs anyway, and what git does not have would have all others run, too
+        else:  # it runs anyway; what git does not have would only have all others run, too
             shared |= others & project.tracked
         explained |= {of for of in static.files if of.endswith(".py") and not _has_hooks(project.top / of)}
     return Voucher(
