@@ -14,12 +14,13 @@ import sys
 import types
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pytest_gpukern.arrays.compare import POISON, is_narrow, poison_bytes
+from pytest_gpukern.arrays.compare import POISON, dtype_missing, float_bits, is_narrow, poison_bytes
 from pytest_gpukern.arrays.memory import Span, Strides, out_of_c_order, span_of
 from pytest_gpukern.arrays.threaded import map_in_threads
 from pytest_gpukern.gpu import runtime as cuda
@@ -42,6 +43,8 @@ class UsersArray:
         host: a NumPy array on the same memory, if it lies on the host.
         read_as: how its library reads the elements: `conjugated`, `negated`, or as a dtype that NumPy lacks,
             such as `bfloat16`; mostly empty.
+        owner: what keeps the memory while we use its address, if DLPack told that; else None, and the caller
+            holds the array.
     """
 
     pointer: int
@@ -52,6 +55,7 @@ class UsersArray:
     read_only: bool = field(compare=False)
     host: np.ndarray[Any, Any] | None = field(default=None, compare=False)
     read_as: tuple[str, ...] = ()
+    owner: Any = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of_interface(cls, interface: Mapping[str, Any], *, on_device: bool, **others: Any) -> UsersArray:
@@ -156,10 +160,19 @@ class UsersArray:
         return functools.partial(cuda.checked, "cuMemcpyDtoD", self.pointer, copy.pointer, self.nbytes)
 
     def values(self, fetched: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Returns fetched contents as numbers to compare, with bfloat16 as float32."""
+        """Returns fetched contents as numbers to compare, with bfloat16 and float8 as float32.
+
+        Raises:
+            TypeError: they are float8, which needs ml_dtypes.
+        """
         values = fetched
-        if "bfloat16" in self.read_as:
+        narrow = next(filter(is_narrow, self.read_as), None)
+        if narrow == "bfloat16":
             values = (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        elif narrow is not None:
+            if (missing := dtype_missing(narrow)) is not None:
+                raise TypeError(missing)
+            values = values.view(narrow).astype(np.float32)
         if "conjugated" in self.read_as:
             values = values.conj()
         return -values if "negated" in self.read_as else values
@@ -218,7 +231,7 @@ def _in_pieces(function: Callable[..., Any], *flat: np.ndarray[Any, Any]) -> lis
 
 
 def users_array(value: Any) -> UsersArray | None:
-    """Returns where an array of NumPy, CuPy, Numba, PyCUDA, PyTorch or another library lies.
+    """Returns where an array lies, by CUDA's array interface, else NumPy's, else DLPack.
 
     Returns None for anything else, such as a NumPy scalar, and for arrays of Python objects.
     """
@@ -229,28 +242,97 @@ def users_array(value: Any) -> UsersArray | None:
         value, read_as = _plain_tensor(value)
     elif type(value).__name__ == "FakeCUDAArray":  # the simulator's
         value = value._ary
-    elif isinstance(value, np.ndarray) and (name := narrow_dtype(value)) is not None:  # of ml_dtypes
-        value, read_as = value.view(f"i{value.itemsize}"), (name,)
-    interface = getattr(value, "__cuda_array_interface__", None)
+    owner, interface = None, _told(value, "__cuda_array_interface__")
     on_device = interface is not None
     if interface is None:
-        interface = getattr(value, "__array_interface__", None)
+        interface = _told(value, "__array_interface__")
+    if interface is None and hasattr(type(value), "__dlpack__"):
+        with suppress(Exception):  # which `why_no_address` tells
+            owner, on_device = _exported(value)
+            value, interface = owner, owner.__array_interface__
     if interface is None or interface["data"] is None:
         return None
     host = None if on_device else np.asarray(value)
-    array = UsersArray.of_interface(interface, on_device=on_device, host=host, read_as=read_as)
+    kind, size = interface["typestr"][1], interface["typestr"][2:]
+    narrow = narrow_dtype(value) if kind in "iuV" or size == "1" else None
+    if narrow is not None and int(size) == max(1, float_bits(narrow) // 8):
+        raw, read_as = f"<i{size}", (narrow,)  # it was "<u2" (Warp), "<V2" or "<f1" (ml_dtypes)
+        interface, host = {**interface, "typestr": raw}, None if host is None else host.view(raw)
+    array = UsersArray.of_interface(interface, on_device=on_device, host=host, read_as=read_as, owner=owner)
     return None if array.dtype.hasobject or (host is not None and host.dtype.hasobject) else array
+
+
+def input_array(value: Any) -> UsersArray | None:
+    """Returns where an argument lies that a call may write; the result is held while it runs.
+
+    A read-only one of DLPack's is left alone: while we hold it, JAX copies what the call is donated.
+    """
+    array = users_array(value)
+    return None if array is not None and array.owner is not None and array.read_only else array
+
+
+def _told(value: Any, protocol: str) -> Any:
+    """Returns what an array tells by a protocol; None if that raises, as for JAX's deleted arrays."""
+    try:
+        return getattr(value, protocol, None)
+    except Exception:  # noqa: BLE001 - of whatever library
+        return None
+
+
+def _exported(value: Any) -> tuple[Any, bool]:
+    """Returns what holds an array by DLPack and tells of it as NumPy's do, and whether it is on a device.
+
+    It may raise whatever the array's library does.
+    """
+    from cuda.core.utils import StridedMemoryView
+
+    shown = types.SimpleNamespace(__dlpack_device__=value.__dlpack_device__)
+    # Without the stream: the device is idle, some exporters take none, and JAX hands -1 to the driver as one.
+    shown.__dlpack__ = lambda stream=None, **others: value.__dlpack__(**others)  # noqa: ARG005
+    view = StridedMemoryView.from_dlpack(shown, stream_ptr=-1)
+    narrow = narrow_dtype(value)
+    try:
+        dtype = view.dtype
+        narrow = narrow_dtype(view) or narrow
+    except (NotImplementedError, TypeError):  # float8, and bfloat16 without ml_dtypes
+        if narrow is None or "x" in narrow:  # float8_e4m3fnx4: a vector
+            raise
+        dtype = np.dtype(f"i{float_bits(narrow) // 8}")
+    strides = view.strides and tuple(step * dtype.itemsize for step in view.strides)
+    immutable = type(value).__module__.partition(".")[0] in {"jax", "jaxlib", "pyarrow", "tensorflow"}
+    on_device = value.__dlpack_device__()[0] not in (1, 3)  # kDLCPU, kDLCUDAHost
+    typestr = f"|V{dtype.itemsize}" if is_narrow(dtype) else dtype.str
+    data = (view.ptr, view.readonly or immutable)  # JAX does not mark what it exports
+    interface = {"shape": view.shape, "typestr": typestr, "data": data, "strides": strides, "version": 3}
+    return types.SimpleNamespace(view=view, dtype=narrow, __array_interface__=interface), on_device
+
+
+def why_no_address(value: Any) -> str | None:
+    """Says why what seems an array does not tell where it lies, and what helps, or returns None."""
+    if hasattr(type(value), "__dlpack__") and not isinstance(value, np.ndarray):
+        try:
+            _exported(value)
+        except ModuleNotFoundError:
+            return "which tells its address by DLPack alone; to read that, pip install cuda-core"
+        except Exception as error:  # noqa: BLE001 - of whatever library
+            why = f"{type(error).__name__}: {error}"
+            return f"which DLPack cannot hand over ({why:.200}): copy it to an array of NumPy, CuPy and so on"
+    elif hasattr(value, "data_ptr") and not may_be_array(value):
+        remedy = "pass it, too, as in gpu_benchmark(lambda out, *views: kernel(*views), out, *views)"
+        return f"which has no array interface and no DLPack: name the tensor it was made from; {remedy}"
+    return None
 
 
 def may_be_array(value: Any) -> bool:
     """Says by its class whether a value may be an array: a proxy may raise whatever it likes if asked."""
-    names = ("__array_interface__", "__cuda_array_interface__", "is_cuda", "copy_to_host")
+    names = ("__array_interface__", "__cuda_array_interface__", "__dlpack__", "is_cuda", "copy_to_host")
     return any(hasattr(type(value), name) for name in names)
 
 
 def narrow_dtype(value: Any) -> str | None:
-    """Names the dtype of an array of PyTorch or ml_dtypes that NumPy lacks (`is_narrow`), or returns None."""
-    name = str(getattr(value, "dtype", "")).removeprefix("torch.")
+    """Names the dtype of an array that NumPy lacks (`is_narrow`), or returns None."""
+    dtype = getattr(value, "dtype", "")
+    name = str(getattr(dtype, "__name__", dtype)).removeprefix("torch.")  # Warp's are classes
     return name if is_narrow(name) else None
 
 
@@ -303,7 +385,9 @@ def leaves(place: str, value: Any) -> Iterator[Argument]:
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from leaves(f"{place}[{key!r}]", item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type) and not hasattr(value, "__array__"):
+    elif dataclasses.is_dataclass(value) and not (
+        isinstance(value, type) or hasattr(value, "__array__") or may_be_array(value)
+    ):
         for field in dataclasses.fields(value):
             yield from leaves(f"{place}.{field.name}", getattr(value, field.name, None))
     else:
@@ -355,7 +439,7 @@ def why_untrusted(value: Any) -> str | None:
 
 
 _HOLD_VALUES = {"PIL", "cudf", "cupyx", "jax", "jaxlib", "ml_dtypes", "numpy", "paddle", "pandas", "polars"}
-_HOLD_VALUES |= {"pyarrow", "scipy", "tensorflow", "warp", *sys.stdlib_module_names}
+_HOLD_VALUES |= {"pyarrow", "scipy", "tensorflow", *sys.stdlib_module_names}
 """Packages, besides the backends', whose arrays hold their values when a call has returned them."""
 _CONVERTING = ("__array__", "__array_interface__", "__array_struct__", "__buffer__", "copy_to_host", "detach")
 _UNKNOWN = "is of an unknown class and may compute when it is read"
@@ -421,6 +505,8 @@ def refuse_what_proves_nothing(actual: Any, expected: Any) -> None:
             continue
         if hasattr(value, "__dask_graph__"):
             why = "computes when it is read, not when it was measured: call compute() of it"
+        elif hasattr(value, "data_ptr") and not may_be_array(value):
+            raise TypeError(f"{role} is {type_name(value)}, {why_no_address(value)}")
         elif _may_compute(value, (*_CONVERTING, "get", "__getitem__")):
             why = f"{_UNKNOWN}: make a plain array of it"
         else:
@@ -462,15 +548,18 @@ def to_host(value: Any) -> np.ndarray[Any, Any]:
     """Returns a NumPy array with the contents of `value`, which may live on the device.
 
     Args:
-        value: a NumPy array or scalar, a Numba (real or simulated), CuPy, PyCUDA, PyTorch or Dask array, or a
-            nested list of numbers. The device must be idle. A dtype that NumPy lacks becomes float32.
+        value: a NumPy array or scalar, a Numba (real or simulated), CuPy, PyCUDA, PyTorch or Dask array, one
+            that `users_array` finds, or a nested list of numbers. The device must be idle. A dtype that NumPy
+            lacks becomes float32.
 
     Raises:
         TypeError: it holds no numbers.
     """
     if hasattr(value, "__dask_graph__"):
         value = value.compute(scheduler="synchronous")
-    lies = None if _holds_its_values(value) else users_array(value)  # whose own methods may compute
+    converts = any(hasattr(value, name) for name in ("__array__", "copy_to_host", "detach", "get"))
+    reads_itself = converts and _holds_its_values(value)  # another's methods may compute
+    lies = None if reads_itself else users_array(value)
     if lies is not None:
         value = lies.values(lies.fetch())
     elif hasattr(value, "copy_to_host") and not isinstance(value, np.ndarray):  # Numba; not if it is managed
@@ -485,5 +574,7 @@ def to_host(value: Any) -> np.ndarray[Any, Any]:
         array = array.astype(np.float32)
     if array.dtype.kind not in "biufc":
         wrong = f"{type(value).__name__} of dtype {array.dtype!s:.200}: verify compares numbers only"
+        if lies is None and array.dtype.hasobject and (why := why_no_address(value)) is not None:
+            raise TypeError(f"{type_name(value)}, {why}")
         raise TypeError(f"{wrong}: {how_to_verify(array.dtype)}")
     return array

@@ -149,7 +149,7 @@ def declared_arguments(
     for name in declared:
         argument = _argument(name, there, len(args))
         if argument is None:
-            why = _why_not_there(name, function, there)
+            why = _why_not_there(name, function, there, option)
             raise DeclarationError(f"{where}: gpu_benchmark({option}={name!r}): {why}")
         inside = [leaf for leaf in leaves(*argument) if users_array(leaf.value) is not None]
         for named in inside or [argument]:
@@ -174,7 +174,7 @@ def _argument(name: int | str, there: Sequence[Argument], positional: int) -> Ar
         if base.removeprefix("-").isdecimal():
             argument = there[:positional][int(base)]
         else:
-            argument = {each.place: each for each in reversed(there)}[base]
+            argument = {**_launched(there), **{each.place: each for each in reversed(there)}}[base]
     except LookupError:
         return None
     for text, attribute in _STEP.findall(steps):
@@ -195,6 +195,15 @@ def _argument(name: int | str, there: Sequence[Argument], positional: int) -> Ar
         except (ValueError, SyntaxError, LookupError, TypeError):
             return None
     return argument
+
+
+def _launched(there: Sequence[Argument]) -> dict[str, Argument]:
+    """Returns what Warp's `launch(kernel, inputs=…, outputs=…)` hands over, by the kernel's parameters."""
+    given = dict(there)
+    function = getattr(given.get("kernel"), "func", None)
+    names = inspect.signature(function).parameters if inspect.isfunction(function) else ()
+    handed = (item for place in ("inputs", "outputs") for item in held_by(place, given.get(place)))
+    return dict(zip(names, handed, strict=False))
 
 
 def takes_keyword(function: Callable[..., Any], name: str) -> bool:
@@ -225,13 +234,19 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
         return []
 
 
-def _why_not_there(name: int | str, function: Callable[..., Any], there: Sequence[Argument]) -> str:
+def _why_not_there(
+    name: int | str, function: Callable[..., Any], there: Sequence[Argument], option: str
+) -> str:
     """Says why a call has no such argument, and what to write instead."""
     code = getattr(function, "__code__", None)
     if not there or (code and name in (*code.co_freevars, *code.co_names)):
         whose = "a lambda" if getattr(code, "co_name", "") == "<lambda>" else "a call without arguments"
         return f"{whose} hides its arrays: gpu_benchmark(kernel[grid, block], x, out)"
     inside = [leaf.place for each in there for leaf in leaves(*each) if users_array(leaf.value) is not None]
-    places = dict.fromkeys((*(place for place, _ in there), *inside))
-    remedy = f"give one, or a position from 0 on{did_you_mean(name, places)}"
+    places = dict.fromkeys((*(place for place, _ in there), *inside, *_launched(there)))
+    near = did_you_mean(name, places)
+    if inside and not near:
+        last = inside[-1].removeprefix("argument ")
+        near = f", such as {option}={int(last) if last.isdecimal() else last!r}"
+    remedy = f"give one, or a position from 0 on{near}"
     return f"the call has no such argument; it has {', '.join(places)}: {remedy}"

@@ -34,11 +34,13 @@ from pytest_gpukern.backends.foreign_array import (
     UsersArray,
     backend_of,
     how_to_verify,
+    input_array,
     leaves,
     may_be_array,
     type_name,
     users_array,
     why_lazy,
+    why_no_address,
     why_untrusted,
 )
 from pytest_gpukern.check.call_arguments import (
@@ -215,7 +217,7 @@ class CheckedCalls(Launch):
                 self._declare_region(name, region, outputs.get(name))
         given = arguments_of(self._function, args, kwargs)
         rest = [leaf for name, value in given for leaf in leaves(name, value)]
-        arrays = {name: (value, users_array(value)) for name, value in rest if name not in outputs}
+        arrays = {name: (value, input_array(value)) for name, value in rest if name not in outputs}
         in_place = {f"the output {name}": output.array for name, output in outputs.items() if output.updates}
         self.inputs = {
             name: array
@@ -249,7 +251,7 @@ class CheckedCalls(Launch):
         captured: dict[str, UsersArray] = {}
         reached = (captured_by(value, name) for name, value in {"": self._function, **held}.items())
         for name, value in itertools.chain.from_iterable(reached):
-            array = users_array(value) if may_be_array(value) else None
+            array = input_array(value) if may_be_array(value) else None
             known = (*passed, *captured.values())
             if array is not None and array.nbytes and not any(map(array.overlaps, known)):
                 captured[f"{name}, which is no argument: pass it as one"] = array
@@ -357,12 +359,14 @@ class CheckedCalls(Launch):
         label += " ".join(f"{value!r:.60}".split()) if dtype is None else f"of dtype {dtype!s:.200}"
         if array is None:
             remedy = "name an array of NumPy, CuPy and so on, or its place in a tuple or dict, such as '2[1]'"
-            raise DeclarationError(f"{label}, not an array of numbers: {remedy}")
+            why = why_no_address(value) or f"not an array of numbers: {remedy}"
+            raise DeclarationError(f"{label}, {why}")
+        if array.read_only:
+            remedy = "pass an array that can be written, or leave it out and verify what the call returns"
+            raise DeclarationError(f"{label}, which is read-only: {remedy}")
         if not (array.holds_numbers or updates):
             remedy = f"declare it with inout=, and {how_to_verify(dtype, name)}"
             raise DeclarationError(f"{label}, which cannot hold our poison: {remedy}")
-        if array.read_only:
-            raise DeclarationError(f"{label}, which is read-only: pass an array that can be written")
         return array
 
     def _look_at_outputs(self, *, same_inputs: bool) -> None:

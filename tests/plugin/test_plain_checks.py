@@ -314,7 +314,7 @@ def test_a_keyword_of_that_name(gpu_benchmark, takes_it):
     result.stdout.fnmatch_lines_random(
         [
             "test_doubling.py::test_no_array: gpu_benchmark(outputs=…): a is float 2.0, not*",
-            "*(outputs='result'): the call has no such argument; it has *: give one, or a position from 0 on",
+            "*(outputs='result'): the call has no such argument; it has *: give one, *, such as outputs='x2'",
             "  nothing was called before this verify; call gpu_benchmark(kernel, …) first",
         ]
     )
