@@ -280,10 +280,7 @@ def _told(value: Any, protocol: str) -> Any:
 
 
 def _exported(value: Any) -> tuple[Any, bool]:
-    """Returns what holds an array by DLPack and tells of it as NumPy's do, and whether it is on a device.
-
-    It may raise whatever the array's library does.
-    """
+    """Returns what holds an array by DLPack, with NumPy's interface, and whether it lies on a device."""
     from cuda.core.utils import StridedMemoryView
 
     shown = types.SimpleNamespace(__dlpack_device__=value.__dlpack_device__)

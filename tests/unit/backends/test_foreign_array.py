@@ -7,12 +7,15 @@ import ctypes
 import fnmatch
 import functools
 import itertools
+import sys
+import weakref
 from concurrent.futures import Future
 from contextlib import closing
 
 import host_cuda
 import numpy as np
 import pytest
+from dlpack_exporter import CUDA, ROCM, Exporter
 from host_cuda import OnDevice
 
 from pytest_gpukern.arrays.compare import POISONS, poison_bytes, still_poisoned
@@ -35,12 +38,22 @@ def plain(array):
     return array
 
 
-@pytest.fixture(params=["host", "device"])
+class Oldest(Exporter):
+    def __dlpack__(self):
+        return super().__dlpack__()
+
+
+@pytest.fixture(params=["host", "device", "host by DLPack", "device by DLPack"])
 def placed(request):
-    return plain if request.param == "host" else request.getfixturevalue("device")
+    placed = request.getfixturevalue("device") if "device" in request.param else plain
+    if "DLPack" not in request.param:
+        return placed
+    return Exporter if placed is plain else functools.partial(Oldest, device=CUDA)
 
 
 BASE = np.arange(60, dtype="float32").reshape(5, 12)
+WORDS = np.full(3, 0x3F80, np.uint16)  # ones, as bfloat16
+STORED = {"__array_interface__": WORDS.__array_interface__}
 
 
 @pytest.mark.parametrize(
@@ -99,6 +112,7 @@ def test_what_has_no_memory_of_its_own_or_holds_objects_is_no_array(value):
     assert users_array(value) is None
 
 
+@pytest.mark.parametrize("placed", ["host", "device"], indirect=True)
 @pytest.mark.parametrize("dtype", ["u8,u8,f4,?", "U3", "M8[s]"])
 def test_records_and_texts_are_hashed_by_their_bytes_and_hold_no_numbers(placed, dtype):
     array = np.zeros(5, dtype)
@@ -206,6 +220,9 @@ def test_an_array_of_an_unknown_class_is_no_result_since_it_may_compute_when_it_
         (ctypes.c_float * 3)(1, 1, 1),
         memoryview(b"\1\1\1"),
         [np.float32(1), 1, 1.0],
+        # JAX's deleted arrays raise; Warp's dtypes are classes, and its bfloat16 looks like an integer
+        type("Deleted", (OfItsMemory,), {"__cuda_array_interface__": property(computes)})(),
+        of_class("warp", dtype=type("bfloat16", (), {}), __array__=computes, **STORED),
     ],
 )
 def test_arrays_that_hold_their_values_are_read_without_a_method_that_may_compute(value):
@@ -304,6 +321,52 @@ def test_tensors_of_pytorch_on_the_host_are_arrays_too():
     found.poison(POISONS[1])
     assert bool(torch.isnan(tensor).all())
     assert why_untrusted(torch.nn.Parameter(torch.ones(3))) is None
+
+
+@pytest.mark.parametrize("place", [(1, 0), CUDA])
+@pytest.mark.parametrize(
+    ("stored", "told", "read_as"),
+    [
+        (WORDS[0], {"form": (4, 16, 1, 0)}, "bfloat16"),
+        (WORDS[0], {"dtype": "bfloat16"}, "bfloat16"),  # exported as integers
+        (np.uint8(0x3C), {"form": (12, 8, 1, 0), "dtype": "float8_e5m2"}, "float8_e5m2"),
+        (np.float16(1), {"dtype": "bfloat16"}, None),  # what is exported counts
+        (np.int32(1), {"dtype": "bfloat16"}, None),
+    ],
+)
+def test_an_array_of_dlpack_is_compared_as_its_library_reads_it(device, place, stored, told, read_as):
+    buffer = type("Buffer", (Exporter,), {"__module__": "cuda.core"})
+    array = buffer(np.full((3, 2), stored).T, device=place, **told)
+    found = users_array(array)
+    assert (found.read_as, found.on_device) == ((read_as,) if read_as else (), place == CUDA)
+    assert np.array_equal(to_host(array), np.ones((2, 3)))
+
+
+@pytest.mark.parametrize("place", [(1, 0), CUDA])
+def test_memory_of_dlpack_is_held_while_its_address_is_used(place):
+    exporter = Exporter(np.zeros(3), device=place)
+    found, memory = users_array(exporter), weakref.ref(exporter.array)
+    exporter.array = None
+    assert memory() is not None
+    del found
+    assert memory() is None
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"form": (12, 8, 4, 0), "dtype": "float8_e5m2x4"}, "cannot hand over .NotImplementedError: vector"),
+        ({"device": ROCM}, "BufferError: device not supported.: copy it to an array"),
+        (None, "to read that, pip install cuda-core"),
+    ],
+)
+def test_what_dlpack_cannot_hand_over_is_told_with_the_remedy(monkeypatch, told, why):
+    if told is None:
+        monkeypatch.setitem(sys.modules, "cuda.core.utils", None)
+    array = Exporter(np.ones(3, np.float32), **told or {})
+    assert users_array(array) is None
+    with pytest.raises(TypeError, match=f"Exporter, which .*{why}"):
+        to_host(array)
 
 
 def left(found, other, *, poisons=POISONS):

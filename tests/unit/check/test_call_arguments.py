@@ -58,6 +58,8 @@ def test_an_argument_that_is_not_there_is_refused_with_those_that_are(output):
         (lambda x: launch(1, 2, x, ONE), (0,), "ONE", "a lambda hides its arrays: gpu_benchmark(kernel"),
         (print, (1, 2), "out", "it has argument 0, argument 1: give one, or a position from 0 on"),
         (launch, (1, 2, 3, 4), "oout", "from 0 on; did you mean 'out'?"),
+        (print, (1, ONE), "out", "from 0 on, such as outputs=1"),
+        (print, (1, (7, ONE)), "out", "from 0 on, such as outputs='1[1]'"),
     ],
 )
 def test_an_argument_that_is_not_there_is_refused_with_what_to_write(function, args, output, remedy):
@@ -80,6 +82,15 @@ def test_a_name_finds_a_parameter_of_a_configured_kernel_of_numbas(holder):
     x, out = np.zeros(2), np.zeros(2)
     (found,) = declared_arguments("outputs", ["out"], Configured(), (x, out), {}, "test_it")
     assert found.value is out
+
+
+def test_a_name_finds_what_warps_launch_hands_to_a_parameter_of_its_kernel():
+    kernel = SimpleNamespace(func=lambda x, n, out: None)
+    given = {"kernel": kernel, "dim": 8, "inputs": [ONE, 7], "outputs": [TWO]}
+    (found,) = declared_arguments("outputs", ["out"], print, (), given, "test_it")
+    assert found.value is TWO
+    with pytest.raises(ValueError, match=r"outputs\[0\], x, n, out: .*; did you mean 'out'"):
+        places(("outt",), *given.values(), function=lambda kernel, dim, inputs, outputs: None)
 
 
 def test_a_dispatcher_that_is_no_kernels_hides_nothing_of_the_users_object():

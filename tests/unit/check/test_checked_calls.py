@@ -11,8 +11,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from dlpack_exporter import Exporter
 
 from pytest_gpukern import Tolerance
+from pytest_gpukern.backends.foreign_array import refuse_what_proves_nothing
 from pytest_gpukern.check import engine
 from pytest_gpukern.check.check_call import CheckedCalls, GuardedArrays, Turn
 from pytest_gpukern.check.diagnosis import Fault, IncorrectError
@@ -208,6 +210,32 @@ def test_an_output_that_is_read_only_is_refused():
     out.flags.writeable = False
     with pytest.raises(ValueError, match="out is ndarray of dtype float64, which is read-only: "):
         checked(double, X, out, outputs=("out",))
+
+
+def test_an_output_of_dlpack_is_checked_and_exported_for_no_timed_call():
+    x, out = Exporter(X), Exporter(np.empty(9))
+    checks, _ = checked(lambda x, out: double(x.array, out.array), x, out, outputs=(1,))
+    exports = out.exports
+    checks.take_timed()
+    assert (out.exports, checks.seen.determinism("out")) == (exports, Determinism.BITWISE)
+    most = rejected(lambda x, out: double(x.array[1:], out.array[1:]), x, out, outputs=(1,))
+    assert "out: 1 of 9 elements still hold poison" in most.message
+
+
+def test_an_array_that_is_immutable_or_tells_no_address_is_no_output():
+    """JAX copies what a call is donated as long as we hold it, so we hold results only."""
+    jax = {"namespace": {"__module__": "jaxlib._jax"}, "init": False, "eq": False}
+    immutable = dataclasses.make_dataclass("ArrayImpl", [], bases=(Exporter,), **jax)
+    x = immutable(X)
+    checks, _ = checked(lambda x: immutable(2 * x.array), x)
+    assert (set(checks.inputs), set(checks.seen.outputs)) == (set(), {"returned"})
+    checks, _ = checked(lambda out: double(x.array, out), np.empty(9), outputs=("out",))
+    assert not checks.digests_before()
+    with pytest.raises(ValueError, match=r"out is Array.*, which is read-only: .* what the call returns"):
+        checked(double, X, immutable(X), outputs=("out",))
+    for check in (lambda of, x: checked(double, x, of, outputs=(1,)), refuse_what_proves_nothing):
+        with pytest.raises((ValueError, TypeError), match="name the tensor it was made from"):
+            check(SimpleNamespace(data_ptr=0), X)
 
 
 # which outputs a test compares
