@@ -508,6 +508,22 @@ def test_a_suspicion_of_another_card_against_the_very_code_that_was_recorded_is_
     assert reasons == {("SAME CODE", f"the working tree is {commit}, as recorded")}, "records alone differ"
 
 
+def test_where_a_file_changed_two_sessions_of_the_recorded_commit_show_that_three_tests_do_the_same(tmp_path):
+    repository, log = Repository(tmp_path / "project"), tmp_path / "log"
+    (repository.top / ".gitignore").write_text("__pycache__\nreferences\nrun.json\n")
+    kernels = f"{ON_CARDS}\nwith open({str(log)!r}, 'a') as file:\n    print(os.getcwd(), file=file)\n"
+    repository.commit(kernels=kernels, test_doubling=KNOWN_SUITE)
+    run(repository, "--gpukern-baseline=create")
+    repository.commit()
+    repository.write(kernels=f"{kernels}# changed")
+    log.unlink()
+    found = read(run(repository, *COMPARE, **OTHER_CARD), repository)
+    assert found.status == pytest.ExitCode.OK
+    assert {verdict(found, each)["kind"] for each in found.results} == {"SAME CODE"}
+    elsewhere = [folder for folder in log.read_text().splitlines() if folder != str(repository.top)]
+    assert len(elsewhere) == 2, "the first asked one test, the second those to come"
+
+
 def test_a_shallow_clone_says_once_how_the_recorded_commit_is_fetched(recorded_elsewhere, tmp_path):
     changed = Repository(shutil.copytree(recorded_elsewhere.top, tmp_path / "origin"))
     changed.commit()
