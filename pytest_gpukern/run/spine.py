@@ -204,7 +204,7 @@ def with_facts(result: Result, environment: Environment, arrays: Sequence[tuple[
     launched = [first.work[place].name for place in first.order if first.work[place].kernel]
     return structs.replace(
         result,
-        notes=(*result.notes, *environment.gpu.take_late_warnings(), *unhashed),
+        notes=(*result.notes, *environment.gpu.take_late_warnings(), *_copied_values(first), *unhashed),
         kernels=kernels,
         scalars=code.scalars(launched, arrays) if code is not None and arrays else None,
         # To look for tuners takes 20 to 100 ms.
@@ -212,6 +212,20 @@ def with_facts(result: Result, environment: Environment, arrays: Sequence[tuple[
         ceilings=structs.asdict(ceilings) if ceilings is not None else {},
         canaries=dict(canaries),
     )
+
+
+def _copied_values(timed: Measurement) -> Iterator[Note]:
+    """Yields a note if each timed call copies single values to the device: it waits longer than they take."""
+    to_device = [of for of in timed.work if of.host_copy is not None and of.host_copy.direction == "HtoD"]
+    count = round(sum(of.count for of in to_device if of.size_bytes <= _A_VALUE_BYTES * of.count))
+    if timed.scope == "kernel" and count:
+        remedy = "make them on the device before, such as jax.numpy.float32(2)"
+        copies = f"each call copies {count} single value{'s' * (count > 1)} from the host"
+        yield Note(f"{copies}, as JAX does with Python's numbers, and that is in its time: {remedy}")
+
+
+_A_VALUE_BYTES = 16
+"""Of a complex number, the largest that a call may be given."""
 
 
 @dataclass(frozen=True)

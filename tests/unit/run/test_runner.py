@@ -27,7 +27,7 @@ from pytest_gpukern.run.spine import NotRunError, SubjectContext, with_facts
 from pytest_gpukern.timers.cupti import machine_code as machine_code_module
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import About, Note
-from pytest_gpukern.values.result import Correctness, DeviceWork, KernelFacts
+from pytest_gpukern.values.result import Correctness, DeviceWork, HostCopy, KernelFacts
 from pytest_gpukern.values.settings import Settings
 from pytest_gpukern.values.verdict_table import VerdictKind
 
@@ -403,6 +403,29 @@ def test_a_kernel_whose_code_was_not_seen_is_named_with_the_reason(gpu, timer, k
     why = refused or "we did not see it loaded, or several kernels share its name"
     text = f"no hash of the machine code of other() and 1 more kernel: {why}"
     assert note == Note(text, About.MACHINE_CODE)
+
+
+@pytest.mark.parametrize(
+    ("direction", "count", "size_bytes", "told"),
+    [
+        ("HtoD", 2.0, 8.0, "2 single values"),
+        ("HtoD", 1.0, 4.0, "1 single value"),
+        ("HtoD", 1.0, 4096.0, None),
+        ("DtoH", 1.0, 4.0, None),
+    ],
+)
+def test_a_call_that_copies_single_values_to_the_device_is_told_that_they_are_in_its_time(
+    gpu, timer, known, direction, count, size_bytes, told
+):
+    copy = DeviceWork(
+        "memcpy", direction, count, 900.0, size_bytes, host_copy=HostCopy(direction, "pageable")
+    )
+    for scope in ("kernel", "end_to_end"):
+        notes = with_facts(measured(gpu, timer, (scope, (work(), copy))), on_an_h200(gpu)).notes
+        texts = [note.text for note in notes if "single value" in note.text]
+        assert [text.partition(" from")[0] for text in texts] == [f"each call copies {told}"] * (
+            scope == "kernel" and told is not None
+        )
 
 
 def test_the_kernels_are_those_of_the_kernel_scope_where_there_is_one(gpu, timer, known):
