@@ -59,6 +59,7 @@ class ObserverRow:
 
 OBSERVERS = {
     "plausibility": ObserverRow("pytest_gpukern.measure.plausibility:Plausibility"),
+    "compilation": ObserverRow("pytest_gpukern.measure.compilation:CompilationObserver"),
     "memory": ObserverRow(
         "pytest_gpukern.measure.device_memory:MemoryObserver",
         "device memory of libraries",
