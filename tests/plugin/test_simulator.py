@@ -463,7 +463,19 @@ import os
 if os.environ.get("NUMBA_ENABLE_CUDASIM"):
     raise RuntimeError("unset NUMBA_ENABLE_CUDASIM: there is no simulator for this")
 """
+NEVER_RAISED = (
+    "raise ExceptionGroup('parts', [RuntimeError('unset NUMBA_ENABLE_CUDASIM')])\n",
+    "raise KeyError('x') from RuntimeError('unset NUMBA_ENABLE_CUDASIM')\n",
+)
 NOT_TO_BE_LOADED = "raise AssertionError('the wheel, which needs a GPU')"
+
+
+@pytest.mark.parametrize("refuses", NEVER_RAISED)
+def test_a_refusal_of_the_simulator_that_was_not_raised_itself_skips_the_module(pytester, refuses):
+    pytester.makepyfile(test_it=refuses)
+    result = pytester.runpytest_subprocess("--gpukern-simulator=always", "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED *test_it.py:1 refuses to start while NUMBA_ENABLE_CUDASIM is set*"])
 
 
 @pytest.mark.parametrize("wheel", [None, NOT_TO_BE_LOADED])

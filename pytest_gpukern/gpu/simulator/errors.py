@@ -123,8 +123,9 @@ def refuses_simulator(error: BaseException) -> str | None:
     found = meant_by(error, lambda of: isinstance(of, kinds) and VARIABLE in str(of))
     if found is None:
         return None
-    *_, place = traceback.extract_tb(found.__traceback__)
-    rule = f"{place.filename}:{place.lineno} refuses to start while {VARIABLE} is set"
+    places = traceback.extract_tb(found.__traceback__ or error.__traceback__)  # a cause may never be raised
+    where = f"{places[-1].filename}:{places[-1].lineno}" if places else "it"
+    rule = f"{where} refuses to start while {VARIABLE} is set"
     remedy = "have it ask cuda.is_available() instead, or run it on a GPU"
     return f"{rule} ({' '.join(str(found).split())}): {remedy}"
 
