@@ -233,8 +233,16 @@ def _in_pieces(function: Callable[..., Any], *flat: np.ndarray[Any, Any]) -> lis
 def users_array(value: Any) -> UsersArray | None:
     """Returns where an array lies, by CUDA's array interface, else NumPy's, else DLPack.
 
-    Returns None for anything else, such as a NumPy scalar, and for arrays of Python objects.
+    Returns None for anything else, such as a NumPy scalar, for arrays of Python objects, and for what does
+    not keep to the protocols: a mock, a proxy, PIL's images, which hand over bytes.
     """
+    try:
+        return _found(value)
+    except Exception:  # noqa: BLE001 - of whatever library
+        return None
+
+
+def _found(value: Any) -> UsersArray | None:
     if isinstance(value, (np.generic, type)) or hasattr(value, "__dask_graph__"):
         return None
     read_as: tuple[str, ...] = ()
@@ -308,9 +316,11 @@ def why_no_address(value: Any) -> str | None:
     """Says why what seems an array does not tell where it lies, and what helps, or returns None."""
     if hasattr(type(value), "__dlpack__") and not isinstance(value, np.ndarray):
         try:
-            _exported(value)
-        except ModuleNotFoundError:
-            return "which tells its address by DLPack alone; to read that, pip install cuda-core"
+            try:
+                _exported(value)
+            except ImportError:
+                value.__dlpack__()  # no package helps where this fails, as for PyTorch's sparse tensors
+                return "which tells its address by DLPack alone; to read that, pip install 'cuda-core[cu13]'"
         except Exception as error:  # noqa: BLE001 - of whatever library
             why = f"{type(error).__name__}: {error}"
             return f"which DLPack cannot hand over ({why:.200}): copy it to an array of NumPy, CuPy and so on"
@@ -375,20 +385,32 @@ class Argument(NamedTuple):
 
 
 def leaves(place: str, value: Any) -> Iterator[Argument]:
-    """Yields a value, or the items of a tuple, list, dict or dataclass, each with its place."""
+    """Yields a value, or the items of a tuple, list, dict or dataclass, each with its place.
+
+    It looks once into each: they may hold each other, as a tree whose nodes know their parents.
+    """
+    todo, seen = [Argument(place, value)], dict[int, Any]()
+    while todo:
+        one = todo.pop()
+        if (items := _items(*one)) is None:
+            yield one
+        elif id(one.value) not in seen:
+            seen[id(one.value)] = one.value
+            todo += reversed(items)
+
+
+def _items(place: str, value: Any) -> list[Argument] | None:
+    """Returns what a tuple, list, dict or dataclass holds; None for anything else."""
     if isinstance(value, (tuple, list)):
-        for number, item in enumerate(value):
-            yield from leaves(f"{place}[{number}]", item)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from leaves(f"{place}[{key!r}]", item)
-    elif dataclasses.is_dataclass(value) and not (
-        isinstance(value, type) or hasattr(value, "__array__") or may_be_array(value)
-    ):
-        for field in dataclasses.fields(value):
-            yield from leaves(f"{place}.{field.name}", getattr(value, field.name, None))
-    else:
-        yield Argument(place, value)
+        return [Argument(f"{place}[{number}]", item) for number, item in enumerate(value)]
+    if isinstance(value, dict):
+        return [Argument(f"{place}[{key!r}]", item) for key, item in value.items()]
+    if not dataclasses.is_dataclass(value) or isinstance(value, type) or hasattr(value, "__array__"):
+        return None
+    if may_be_array(value):
+        return None
+    named = (each.name for each in dataclasses.fields(value))
+    return [Argument(f"{place}.{name}", getattr(value, name, None)) for name in named]
 
 
 _LAZY = (map, filter, zip, enumerate)

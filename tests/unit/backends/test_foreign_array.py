@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import dataclasses
 import fnmatch
 import functools
 import itertools
@@ -11,6 +12,7 @@ import sys
 import weakref
 from concurrent.futures import Future
 from contextlib import closing
+from unittest.mock import MagicMock, Mock
 
 import host_cuda
 import numpy as np
@@ -20,6 +22,7 @@ from host_cuda import OnDevice
 
 from pytest_gpukern.arrays.compare import POISONS, poison_bytes, still_poisoned
 from pytest_gpukern.backends.foreign_array import (
+    leaves,
     refuse_what_proves_nothing,
     to_host,
     users_array,
@@ -357,7 +360,7 @@ def test_memory_of_dlpack_is_held_while_its_address_is_used(place):
     [
         ({"form": (12, 8, 4, 0), "dtype": "float8_e5m2x4"}, "cannot hand over .NotImplementedError: vector"),
         ({"device": ROCM}, "BufferError: device not supported.: copy it to an array"),
-        (None, "to read that, pip install cuda-core"),
+        (None, "to read that, pip install 'cuda-core.cu13.'"),
     ],
 )
 def test_what_dlpack_cannot_hand_over_is_told_with_the_remedy(monkeypatch, told, why):
@@ -367,6 +370,60 @@ def test_what_dlpack_cannot_hand_over_is_told_with_the_remedy(monkeypatch, told,
     assert users_array(array) is None
     with pytest.raises(TypeError, match=f"Exporter, which .*{why}"):
         to_host(array)
+
+
+def test_no_package_is_recommended_for_what_its_library_cannot_hand_over_either(monkeypatch):
+    def refuse(*_, **__):
+        raise BufferError("Can't export tensors with layout other than torch.strided")
+
+    monkeypatch.setitem(sys.modules, "cuda.core.utils", None)
+    monkeypatch.setattr(Exporter, "__dlpack__", refuse)
+    with pytest.raises(TypeError, match=r"DLPack cannot hand over .BufferError: Can't export"):
+        to_host(Exporter(np.ones(3)))
+
+
+class Misfit:
+    """Has an array interface of a user's making."""
+
+    def __init__(self, interface):
+        self.interface = interface
+
+    @property
+    def __array_interface__(self):
+        return self.interface()
+
+    def __getattr__(self, name):
+        raise RuntimeError(f"outside of a context: {name}")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Mock(spec=np.ndarray),
+        lambda: MagicMock(spec=np.ndarray),
+        lambda: np.array(["a"], np.dtypes.StringDType()),
+        lambda: Misfit(dict),
+        lambda: Misfit(lambda: {"shape": (3,), "typestr": "|u1", "version": 3, "data": b"abc"}),  # as PIL's
+    ],
+)
+def test_what_does_not_keep_to_a_protocol_is_no_array(make):
+    assert users_array(make()) is None
+
+
+@dataclasses.dataclass
+class Node:
+    array: object
+    near: list = dataclasses.field(default_factory=list)
+
+
+def test_arguments_that_hold_each_other_are_looked_into_once_in_their_order():
+    mesh = [Node(n) for n in range(2000)]
+    for node, following in itertools.pairwise(mesh):
+        node.near += [following, node]
+        following.near.append(node)
+    found = [*leaves("x", {"mesh": mesh[0], "a": (7, mesh)})]
+    assert [leaf.value for leaf in found] == [*range(2000), 7]
+    assert [leaf.place for leaf in found[:2]] == ["x['mesh'].array", "x['mesh'].near[0].array"]
 
 
 def left(found, other, *, poisons=POISONS):
