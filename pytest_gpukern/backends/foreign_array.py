@@ -80,7 +80,7 @@ class UsersArray:
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
 
-    @property
+    @functools.cached_property  # each of many arguments is compared with each other
     def span(self) -> Span:
         return span_of(self.pointer, self.shape, self.strides, self.dtype.itemsize)
 
