@@ -24,7 +24,8 @@ class CompilationObserver(Observer):
     """Looks at PyTorch's own counter, where a test has loaded its compiler."""
 
     def observe(self, call: ObservedCall, timer: Timer) -> Observation | None:  # noqa: ARG002
-        return None if _UTILS not in sys.modules else CompilationObservation(_graphs())
+        counts = hasattr(sys.modules.get(_UTILS), "counters")  # None forbids an import
+        return CompilationObservation(_graphs()) if counts else None
 
 
 @dataclass(frozen=True)

@@ -62,3 +62,5 @@ def test_what_was_compiled_before_it_is_timed_or_never_is_no_fault(compiled, mon
     assert CompilationObserver("compilation", None).observe(None, None).finish(measured()).invalid is None
     monkeypatch.delitem(sys.modules, UTILS)
     assert CompilationObserver("compilation", None).observe(None, None) is None
+    monkeypatch.setitem(sys.modules, UTILS, None)  # as a test forbids its import
+    assert CompilationObserver("compilation", None).observe(None, None) is None
