@@ -423,7 +423,7 @@ def why_lazy(value: Any) -> str | None:
     Iterators in general pass: a file, a class with `__next__` and `array.flat` compute nothing late.
     """
     named = type_name(value)
-    if hasattr(value, "__dask_graph__"):
+    if _is_dask(value):
         return f"{named}, which computes when it is read, not in the call: return its compute()"
     if inspect.isgenerator(value) or inspect.isasyncgen(value):
         remedy = "time a function that consumes it, such as lambda: list(f(x))"
@@ -438,6 +438,12 @@ def why_lazy(value: Any) -> str | None:
     if isinstance(value, _LAZY) or type(value).__module__ == "itertools":
         return f"{named}, which computes each item when it is taken: return list(…) of it"
     return None
+
+
+def _is_dask(value: Any) -> bool:
+    """Says whether a value has a graph of Dask's; xarray's have that of what they hold, or None."""
+    graph = _told(value, "__dask_graph__")
+    return callable(graph) and graph() is not None
 
 
 def why_untrusted(value: Any) -> str | None:
@@ -522,7 +528,7 @@ def refuse_what_proves_nothing(actual: Any, expected: Any) -> None:
             )
         if role.startswith("expected"):
             continue
-        if hasattr(value, "__dask_graph__"):
+        if _is_dask(value):
             why = "computes when it is read, not when it was measured: call compute() of it"
         elif hasattr(value, "data_ptr") and not may_be_array(value):
             raise TypeError(f"{role} is {type_name(value)}, {why_no_address(value)}")

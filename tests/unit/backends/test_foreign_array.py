@@ -235,7 +235,18 @@ def test_arrays_that_hold_their_values_are_read_without_a_method_that_may_comput
 
 
 class Lazy:
-    __dask_graph__ = None
+    def __dask_graph__(self):
+        return {}
+
+
+class Eager:
+    """Has a graph only if what it holds has one, as xarray's classes."""
+
+    def __dask_graph__(self):
+        return None
+
+    def __array__(self, *_, **__):
+        return np.zeros(3)
 
 
 class Hiding(np.ndarray):
@@ -244,6 +255,7 @@ class Hiding(np.ndarray):
 
 def test_what_may_compute_when_it_is_read_is_told():
     assert "computes when it is read" in why_untrusted(Lazy())
+    assert "return a plain array" in why_untrusted(Eager()), "its compute() is Eager, too"
     assert "subclass of an array" in why_untrusted(np.zeros(3).view(Hiding))
     assert why_untrusted(np.zeros(3)) is None
     assert why_untrusted(np.float64(3)) is None
