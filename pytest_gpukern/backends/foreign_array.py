@@ -387,14 +387,14 @@ class Argument(NamedTuple):
 def leaves(place: str, value: Any) -> Iterator[Argument]:
     """Yields a value, or the items of a tuple, list, dict or dataclass, each with its place.
 
-    It looks once into each: they may hold each other, as a tree whose nodes know their parents.
+    It looks once into one that holds others: they may hold it, as a tree whose nodes know their parents.
     """
     todo, seen = [Argument(place, value)], dict[int, Any]()
     while todo:
         one = todo.pop()
         if (items := _items(*one)) is None:
             yield one
-        elif id(one.value) not in seen:
+        elif id(one.value) not in seen or all(_items(*item) is None for item in items):
             seen[id(one.value)] = one.value
             todo += reversed(items)
 

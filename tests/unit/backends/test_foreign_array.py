@@ -438,6 +438,11 @@ def test_arguments_that_hold_each_other_are_looked_into_once_in_their_order():
     assert [leaf.place for leaf in found[:2]] == ["x['mesh'].array", "x['mesh'].near[0].array"]
 
 
+def test_what_is_handed_over_twice_is_found_twice_since_it_is_aliased():
+    twice = [0]
+    assert [leaf.place for leaf in leaves("x", [twice, twice])] == ["x[0][0]", "x[1][0]"]
+
+
 def left(found, other, *, poisons=POISONS):
     return still_poisoned(found, poisons[1], other, poisons[0])
 
