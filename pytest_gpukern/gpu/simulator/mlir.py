@@ -32,6 +32,19 @@ _OPTIONS = """
 _FEATURE = "a feature of numba-cuda-mlir"
 _REFUSED_MODULES = ("experimental", "intrin", "tensor_map", "vector")
 _SUBMODULES = (*_REFUSED_MODULES, "kernels", "libdevicefuncs", "random", "vector_types")
+_PARTS = """
+    abstract annotations api api_util args ast_transforms bf16 cache_hints caching cg cgutils cloudpickle
+    codegen common compiler const containers core cpython ctypes cuda cuda_paths cudadecl cudadrv cudaimpl
+    cudamath datamodel debuginfo decorators descriptor device_declarations device_init deviceufunc
+    dispatcher errors experimental ext_types extending flags fp16 fp16funcs fp8 function_type functions
+    initialize install_registry intrin intrinsics itanium_mangler iterators kernels libdevice
+    libdevicedecl libdevicefuncs linker local locks logging lowering lowering_registry lowering_utilities
+    mathimpl memory_management misc mlir mlir_compiler mlir_debuginfo mlir_lowering mlir_optimization
+    models np npytypes nrt_context numba_cuda numbair_transforms optimization print random runtime scalars
+    serialize shared struct_pointees stubs target tensor_map testing tools type_defs typeconv types typing
+    ufunc_db utils vector vector_types vectorizers
+"""
+"""Public modules of its packages; whatever else is imported from them is no module."""
 _REFUSED_NAMES = re.compile(r"inline_ptx|compile_(cubin|for|mlir)|(float16x|half)[1-4]")
 _REFUSED_TYPES = re.compile(
     r"f\d+E\w+|(B?Float\d|FloatTF32|NVFP4|CUTensorMap)\w*|bf16|tf32|nvfp4|complex32|ptr|ptr_to|byval_ptr|"
@@ -43,11 +56,13 @@ class _NotServed(SimulatorUnsupported, ImportError):  # noqa: N818 - a skip in t
     """A module that the simulator lacks; code that can do without it catches an ImportError."""
 
 
-def find(name: str) -> ModuleSpec:
-    """Returns how a module of numba-cuda-mlir is served: ours, or the one of numba-cuda.
+def find(name: str) -> ModuleSpec | None:
+    """Returns how a module of numba-cuda-mlir is served: ours, or numba-cuda's; None if it has no such.
 
     Raises SimulatorUnsupported, which is an ImportError as well, for a module that neither has.
     """
+    if not all(part[0] == "_" or part in _PARTS.split() for part in name.split(".")[1:3]):
+        return None
     served = re.sub(rf"^{_ROOT}\.numba_cuda\b", _CUDA, name).replace(f"{_CUDA}.types", f"{_ROOT}.types")
     served = served.replace(f"{_ROOT}.errors", f"{_CUDA}.core.errors")
     loader: Any = Loader()

@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import functools
+import importlib.util
 import json
 import sys
 import threading
@@ -855,6 +856,10 @@ def check_what_only_numba_cuda_mlir_has_is_refused_by_name():
     with pytest.raises(SimulatorUnsupported, match=r"\(numba_cuda_mlir\.cuda\.ctypes\)"):
         import numba_cuda_mlir.cuda.ctypes
     assert not hasattr(mlir, "no_such_name") and not hasattr(mlir.types, "no_such_name")  # noqa: PT018
+    for misspelt in ("numba_cuda_mlir import cudda", "numba_cuda_mlir.cuda import sharred_array"):
+        with pytest.raises(ImportError, match=r"cannot import name '(cudda|sharred_array)'"):
+            exec(f"from {misspelt}")
+    assert importlib.util.find_spec("numba_cuda_mlir.cudda") is None
 
 
 # --- the two processes ----------------------------------------------------------------------------
