@@ -280,7 +280,7 @@ def input_array(value: Any) -> UsersArray | None:
 
 
 def _told(value: Any, protocol: str) -> Any:
-    """Returns what an array tells by a protocol; None if that raises, as for JAX's deleted arrays."""
+    """Returns what an array tells; None if that raises, as of JAX's deleted and PyTorch's nested arrays."""
     try:
         return getattr(value, protocol, None)
     except Exception:  # noqa: BLE001 - of whatever library
@@ -454,12 +454,12 @@ def why_untrusted(value: Any) -> str | None:
     if (lazy := why_lazy(value)) is not None:
         return lazy
     named = type_name(value)
-    if hasattr(value, "detach") and any(getattr(value, flag, bool)() for flag in ("is_conj", "is_neg")):
+    if _told(value, "detach") and any(getattr(value, flag, bool)() for flag in ("is_conj", "is_neg")):
         return f"{named} that a flag conjugates or negates: return its resolve_conj().resolve_neg()"
     if _is_derived(value) and not _holds_its_values(value):
         why = "a subclass of an array, which may compute when it is read"
         return f"{named}, {why}: return a plain array"
-    converting = (*_CONVERTING, "get") if hasattr(value, "shape") else _CONVERTING[:-2]
+    converting = (*_CONVERTING, "get") if _told(value, "shape") is not None else _CONVERTING[:-2]
     return f"{named}, which {_UNKNOWN}: return a plain array" if _may_compute(value, converting) else None
 
 
@@ -499,7 +499,7 @@ def _offers(value: Any, name: str) -> bool:
     static = inspect.getattr_static(value, name, None)
     if name == "__buffer__":  # one in C tells its memory
         return inspect.isfunction(static)
-    return static is not None or (not name.startswith("__") and hasattr(value, name))
+    return static is not None or (not name.startswith("__") and _told(value, name) is not None)
 
 
 def _copy_from_device(host: np.ndarray[Any, Any], pointer: int) -> None:

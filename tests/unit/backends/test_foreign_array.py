@@ -262,6 +262,16 @@ def test_what_may_compute_when_it_is_read_is_told():
     assert why_untrusted(None) is None
 
 
+class Nested(OfItsMemory):
+    @property
+    def shape(self):
+        raise RuntimeError("NestedTensorImpl doesn't support sizes")
+
+
+def test_an_array_that_cannot_tell_its_shape_may_be_returned():
+    assert why_untrusted(Nested()) is None
+
+
 def generator():
     yield 1
 
