@@ -15,9 +15,10 @@ _ROUNDING = {"float64": 1e-8, "complex128": 1e-8, "float32": 3e-4, "complex64": 
 """By how much sums over equal references may differ: about the root of eps. Narrower floats differ more, and
 integers not at all."""
 _IN_SHORT = 2e-5
-"""The same of a norm that was stored by six digits."""
+"""The same for a norm that was stored with six digits."""
 _STEADY = 0.02
-"""How far the norms of what is drawn anew may lie apart; ten times as far, it was drawn from elsewhere."""
+"""By this share the norms of an array may differ that is drawn anew each time. If they differ by ten times as
+much, the test draws other values."""
 _DETERMINISM = (Determinism.TOLERANT, None, Determinism.RUN_TO_RUN, Determinism.BITWISE)
 """What a test may declare of it, the weakest first."""
 
@@ -41,8 +42,8 @@ def weaker(now: Result, past: Sequence[Result], threshold: float) -> Iterator[Fi
     if now.simulated or now.correctness is Correctness.INCORRECT:
         return
     texts, degrees = dict[str, str](), _degrees(now, threshold)
-    for before in past:
-        names = _renamed(before, now)
+    named = [(before, _renamed(before, now)) for before in past]
+    for before, names in named:
         for what, was in _degrees(before, threshold).items():
             name, _, of = what.rpartition(": ")
             gone = _Degree(0, "0") if of in (_COMPARED, _WRITTEN) else was
@@ -50,7 +51,7 @@ def weaker(now: Result, past: Sequence[Result], threshold: float) -> Iterator[Fi
             if own.value < was.value and not math.isclose(own.value, was.value):
                 array = name.partition(_AT)[0]
                 texts.setdefault(f"{array}: {of}", f"{what} {was.shown} → {own.shown}")
-    yield from (Finding(WEAKER, text) for text in (*texts.values(), *_gone(now, past), *_others(now, past)))
+    yield from (Finding(WEAKER, text) for text in (*texts.values(), *_gone(now, past), *_others(now, named)))
 
 
 _AT = " at "
@@ -60,8 +61,8 @@ _AT = " at "
 def _renamed(before: Result, now: Result) -> dict[str, str]:
     """Returns the new name of each output: of what is compared with the same, else of the same name or form.
 
-    A test may name outputs that had no name, or compare them in another order. What calls left is no copy of
-    a reference, whose determinism nobody knows.
+    A test may name outputs that had no name, or compare them in another order. The determinism of what a call
+    left is known, that of another array is not: so one is not taken for the other.
     """
 
     def likeness(pair: tuple[str, str]) -> tuple[bool, ...]:
@@ -157,13 +158,13 @@ def _gone(now: Result, past: Sequence[Result]) -> list[str]:
     return [f"no longer {what} {', '.join(sorted(names))}" for what, names in gone if names]
 
 
-def _others(now: Result, past: Sequence[Result]) -> Iterator[str]:
+def _others(now: Result, past: Sequence[tuple[Result, Mapping[str, str]]]) -> Iterator[str]:
     """Yields which inputs, or which references of the same inputs, have other values.
 
     Those of a call count if two sessions or more had the same, or nearly the same norm.
     """
     made = any(of.norm for of in _inputs(now).values())  # by a problem, from the seed
-    alike = [(of, _renamed(of, now)) for of in past if of.seed == now.seed]
+    alike = [(of, names) for of, names in past if of.seed == now.seed]
     for values in (_inputs, _references, _at_corners):
         then = [{names.get(name, name): held for name, held in values(of).items()} for of, names in alike]
         texts = dict[str, str]()
@@ -182,7 +183,7 @@ def _references(of: Result) -> dict[str, Contents]:
 
 
 def _is_another(held: Contents, before: Sequence[Contents], fewest: int) -> bool:
-    """Returns whether values are none of those before; where each time others are drawn, none alike."""
+    """Returns whether an array holds other values than before, or another norm if it is drawn each time."""
     if len(before) >= fewest and not any(_differ(each, before[0]) for each in before):
         return _differ(before[0], held)
     norms = [of.norm for of in before]

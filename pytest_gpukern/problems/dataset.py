@@ -128,7 +128,7 @@ class Dataset:
     def in_short(self) -> dict[str, Contents]:
         """Says what each input array and each reference holds, by one number, the latter with its tolerance.
 
-        With other special values all else is at other places; so no number tells of these.
+        Special values move all other elements to other places, so an array with them gets no number.
         """
         bounds = {name: {"rtol": of.rtol, "atol": of.atol} for name, of in self.tolerances.items()}
         references = {name: structs.replace(of, **bounds[name]) for name, of in self.references.items()}

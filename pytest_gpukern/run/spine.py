@@ -225,7 +225,7 @@ def _copied_values(timed: Measurement) -> Iterator[Note]:
 
 
 _A_VALUE_BYTES = 16
-"""Of a complex number, the largest that a call may be given."""
+"""A complex number has so many bytes, and no single value has more."""
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ def settle(
         else:
             settled = settled_beside(judged_by_record(result, environment, marker), environment, marker)
         settled = confirmed(settled, environment, marker)
-        result = explained(settled.result, _record_of(result, environment).past, deciding=settled.deciding)
+        result = explained(settled.result, record_of(result, environment).past, deciding=settled.deciding)
     if settings.benchmark and settings.baseline != "off":
         result = with_weaker(result, environment)
     # The reason first: pytest's short summary names the test already, and cuts long lines.
@@ -277,12 +277,13 @@ def settle(
 
 def with_weaker(result: Result, environment: Environment) -> Result:
     """Adds which checks are weaker than on record, also where the record makes times needless."""
-    past = _record_of(result, environment).past()
+    past = record_of(result, environment).past()
     found = weaker(result, [time.session for time in past], environment.settings.threshold)
     return structs.replace(result, findings=(*result.findings, *found))
 
 
-def _record_of(result: Result, environment: Environment) -> Record:
+def record_of(result: Result, environment: Environment) -> Record:
+    """Returns what is on record of a result's case, for the model that it ran on."""
     model = environment.gpu.model_key(on_gpu=result.case.on_gpu)
     return environment.store.baseline(result.case, model).of(result.case.id)
 
@@ -332,7 +333,7 @@ def settled_beside(settled: Settled, environment: Environment, marker: MarkerOpt
     suspicions are settled: its times differ so much that most are open.
     """
     result, verdicts = settled.result, dict(settled.result.verdicts)
-    record = _record_of(result, environment)
+    record = record_of(result, environment)
     others = {key: newest(record.past(key)) for key, verdict in verdicts.items() if verdict.other_card}
     as_recorded = {key for key, of in others.items() if conditions_of(result, key) == conditions_of(of, key)}
     other_work = {key for key in as_recorded if same_work(result, others[key], key) is SameWork.NO}
@@ -419,7 +420,7 @@ def _basis_of(result: Result, key: str, environment: Environment, marker: Marker
     """
     on_gpu, store = result.case.on_gpu, environment.store
     model = environment.gpu.model_key(on_gpu=on_gpu)
-    recorded = _record_of(result, environment)
+    recorded = record_of(result, environment)
     opened = recorded.newer_epoch(key)
     return Basis(
         store.sessions_for(result.case, model, key),
