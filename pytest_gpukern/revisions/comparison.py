@@ -12,6 +12,7 @@ import os
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,6 +22,7 @@ import _pytest.mark
 import pytest
 from msgspec import structs
 
+from pytest_gpukern.baseline.same_work import SameWork, newest, same_work
 from pytest_gpukern.findings.weaker import weaker
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.messages import ChildRequest
@@ -197,16 +199,35 @@ class RecordedCommit:
     def ask(self, turns: Turns, config: pytest.Config, nodeid: str) -> Ending:
         """Returns what a test does there.
 
-        A session takes seconds to start. So it asks those that come next, too: four times as many as before.
+        A session takes seconds to start. So it asks those that come next and may need it, too: four times as
+        many as before.
         """
         if nodeid not in self.asked:
             session: Any = config.pluginmanager.get_plugin("session")
-            tests = [item.nodeid for item in session.items if measures_in(item)]
-            later = tests[tests.index(nodeid) :] if nodeid in tests else [nodeid]
-            wanted = [test for test in later if test not in self.asked][: 4 * len(self.asked) or 1]
+            tests = [item.nodeid for item in session.items]
+            later = session.items[tests.index(nodeid) + 1 :] if nodeid in tests else []
+            new = (item for item in later if item.nodeid not in self.asked)
+            left = (item.nodeid for item in new if _may_be_asked(config, item))
+            wanted = [nodeid, *islice(left, max(0, 4 * len(self.asked) - 1))]
             run = turns.ask_base(wanted)
             self.asked.update({test: run.ending(test) or Ending("skipped") for test in wanted})
         return self.asked[nodeid]
+
+
+def _may_be_asked(config: pytest.Config, item: pytest.Item) -> bool:
+    """Returns whether a record shows what a test's kernels do, but not with which arguments."""
+    from pytest_gpukern.session.collection import info_of
+
+    info = info_of(config, item) if measures_in(item) else None
+    if info is None or not info.on_gpu:
+        return False
+    environment = stash.environment_of(config)
+    past = environment.store.baseline(info, environment.gpu.model_key(on_gpu=True)).of(info.id).past()
+    if not past:
+        return False
+    session = newest(past)
+    alone = structs.replace(session, files=None)
+    return any(same_work(session, alone, time.key) is SameWork.SEEN for time in session.measurements)
 
 
 _BESIDE: pytest.StashKey[dict[Revisions, RecordedCommit]] = pytest.StashKey()

@@ -143,8 +143,11 @@ class Turns:
         return left
 
     def ask_base(self, nodeids: Sequence[str]) -> ChildRun:
-        """Asks a session of the base alone, which is no part of a pair; raises as `take` does."""
-        self.take_one(nodeids, "asking what tests do", on_base=True, asks=True)
+        """Asks a session of the base alone, which is no part of a pair; raises as `take` does.
+
+        Its tests passed when they were recorded, so they are not checked in full again.
+        """
+        self.take_one(nodeids, "asking what tests do", on_base=True, asks=True, checked=frozenset(nodeids))
         return self.base.pop()
 
     def take(self, nodeids: Sequence[str], pairs: int, why: str = "", then: Sequence[bool] = ()) -> None:
@@ -168,6 +171,7 @@ class Turns:
         on_base: bool,
         coming: Sequence[bool] = (),
         asks: bool = False,
+        checked: frozenset[str] = frozenset(),
     ) -> None:
         """Runs one session, before those that are `coming`, or raises as `take` does."""
         both = (self.sides.base, self.sides.head)
@@ -186,7 +190,7 @@ class Turns:
             watched_roots=tuple(str(tree.top) for tree in both),
             watched_names=tuple({*side.names, *other.names}),
             collects_all=on_base and not runs and self.finds_removed and not names_tests,
-            checked=_checked(runs),
+            checked=checked or _checked(runs),
             datasets=str(self.folder / ("base" if on_base else "head")),
             asks=asks,
         )

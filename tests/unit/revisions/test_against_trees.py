@@ -122,7 +122,8 @@ def test_a_recorded_commit_is_asked_of_tests_to_come_in_few_sessions_that_count_
 ):
     tests = [f"test_it.py::test_{number}" for number in range(30)]
     items = [SimpleNamespace(nodeid=nodeid) for nodeid in tests]
-    monkeypatch.setattr("pytest_gpukern.revisions.comparison.measures_in", lambda item: item is not items[3])
+    may_be_asked = lambda config, item: item is not items[3]  # noqa: E731
+    monkeypatch.setattr("pytest_gpukern.revisions.comparison._may_be_asked", may_be_asked)
     run = Mock(pluginmanager=Mock(get_plugin=lambda name: SimpleNamespace(items=items)))
     children = Children(ChildRun({tests[5]: known()}, status=0))
     turns, commit = turns_of(sides, children), RecordedCommit(sides)
@@ -130,6 +131,7 @@ def test_a_recorded_commit_is_asked_of_tests_to_come_in_few_sessions_that_count_
     asked = [request.nodeids for request in children.requests]
     assert asked == [(tests[2],), tuple(tests[4:8]), tuple(tests[8:28]), tuple(tests[28:])]
     assert all(request.asks and request.moved for request in children.requests)
+    assert all(request.checked == {*request.nodeids} for request in children.requests), "they passed once"
     assert not turns.base
     assert {nodeid for nodeid, ending in endings.items() if ending.outcome == "passed"} == {tests[5]}
 
