@@ -23,4 +23,4 @@ def test_the_code_of_a_page_passes_on_a_gpu(pytester, plugin_option, name, optio
     if "could not import" in result.stdout.str():
         pytest.skip("a library that the page uses is not installed")
     assert result.ret == 0
-    assert set(result.parseoutcomes()) == {"passed"}
+    assert set(result.parseoutcomes()) - {"warnings"} == {"passed"}  # libraries warn, too
