@@ -3,6 +3,7 @@
 import fnmatch
 import re
 import shutil
+import sys
 from importlib.metadata import version
 
 import pytest
@@ -64,9 +65,9 @@ kernel = cupy.ReductionKernel("T x", "T out", "x + x", "a + b", "out = a", "0", 
 twice = lambda x, out, n: kernel(x[:n, None], axis=1, out=out[:n])
 # CuPy fuse | cupy-cuda13x | cupy | out
 @cupy.fuse()
-def double(x):
+def doubled(x):
     return x + x
-twice = copied(double)
+twice = copied(doubled)
 # PyCUDA | pycuda | pycuda | out
 from pycuda.compiler import SourceModule
 compiled = functools.cache(lambda: SourceModule(SOURCE, no_extern_c=True).get_function("kernel"))
@@ -218,7 +219,8 @@ FAULTS = {
     "out": f"*out: 1 of {N} elements still hold poison, the first at [[]{N - 1}]*",
     "returned": f"*wrong values: 1 of {N} elements *first mismatch at [[]{N - 1}]*",
 }
-WITHOUT_HASHES: set[str] = set()
+WITHOUT_HASHES = {"PyTorch compile"}
+"""Inductor tries several shapes of a kernel, all of one name."""
 
 
 @pytest.mark.parametrize("name", LANGUAGES)
@@ -236,7 +238,8 @@ def test_the_right_kernel_is_timed_and_one_that_leaves_out_the_last_element_reje
     (time,) = right["measurements"]
     hashes = [kernel["machine_code_sha256"] for kernel in right["kernels"]]
     known = f"{len(hashes) - hashes.count(None)} of {len(hashes)} kernels have hashes"
-    print(f"{name}: {distribution} {version(distribution)}, {time['timer']}, {known}")  # for the page's table: -rP
+    # -rP shows it, for the page's table
+    sys.stdout.write(f"{name}: {distribution} {version(distribution)}, {time['timer']}, {known}\n")
     assert (time["timer"], time["invalid"]) == ("cupti", None)
     assert hashes
     assert (None in hashes) == (name in WITHOUT_HASHES)
