@@ -62,10 +62,12 @@ def newest(past: Sequence[SessionTime]) -> Result:
 def conditions_of(result: Result, key: str) -> tuple[object, ...]:
     """Returns what has to be equal besides the work; what is not known counts, too."""
     case, of = result.case, result.fingerprint
-    unused = distributions_of_others(case.backend)
+    on_device = key.startswith(("kernel/", "transfer/"))
+    unused = {*distributions_of_others(case.backend)}
+    if on_device:  # which of both Numbas compiled a kernel, its machine code says
+        unused.add("numba-cuda-mlir")
     libraries = {name: version for name, version in of.libraries.items() if name not in unused}
     clocks = (of.power_limit_w, of.max_sm_clock_mhz, of.max_memory_clock_mhz)
     driver = (of.driver_version, of.cuda_driver_version, of.mig_profile, of.device_model_key)
-    on_device = key.startswith(("kernel/", "transfer/"))
     python = None if on_device else of.python_version  # else the host's part of a call is in the time
     return (case.problem_version, case.id, case.sizes, libraries, *clocks, *driver, python)
