@@ -64,7 +64,7 @@ def conditions_of(result: Result, key: str) -> tuple[object, ...]:
     case, of = result.case, result.fingerprint
     on_device = key.startswith(("kernel/", "transfer/"))
     unused = {*distributions_of_others(case.backend)}
-    if on_device:  # which of both Numbas compiled a kernel, its machine code says
+    if on_device:  # the machine code tells which of the two Numbas compiled a kernel
         unused.add("numba-cuda-mlir")
     libraries = {name: version for name, version in of.libraries.items() if name not in unused}
     clocks = (of.power_limit_w, of.max_sm_clock_mhz, of.max_memory_clock_mhz)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import dropwhile, islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -199,16 +199,15 @@ class RecordedCommit:
     def ask(self, turns: Turns, config: pytest.Config, nodeid: str) -> Ending:
         """Returns what a test does there.
 
-        A session takes seconds to start. So it asks those that come next and may need it, too: four times as
-        many as before.
+        A session takes seconds to start. So the first asks this test alone. Each later one asks four times as
+        many as were asked before: this test, and those to come that may need it.
         """
         if nodeid not in self.asked:
             session: Any = config.pluginmanager.get_plugin("session")
-            tests = [item.nodeid for item in session.items]
-            later = session.items[tests.index(nodeid) + 1 :] if nodeid in tests else []
-            new = (item for item in later if item.nodeid not in self.asked)
-            left = (item.nodeid for item in new if _may_be_asked(config, item))
-            wanted = [nodeid, *islice(left, max(0, 4 * len(self.asked) - 1))]
+            to_come = islice(dropwhile(lambda item: item.nodeid != nodeid, session.items), 1, None)
+            new = (item for item in to_come if item.nodeid not in self.asked)
+            more = (item.nodeid for item in new if _may_be_asked(config, item))
+            wanted = [nodeid, *islice(more, max(0, 4 * len(self.asked) - 1))]
             run = turns.ask_base(wanted)
             self.asked.update({test: run.ending(test) or Ending("skipped") for test in wanted})
         return self.asked[nodeid]
@@ -216,18 +215,16 @@ class RecordedCommit:
 
 def _may_be_asked(config: pytest.Config, item: pytest.Item) -> bool:
     """Returns whether a record shows what a test's kernels do, but not with which arguments."""
+    from pytest_gpukern.run.spine import record_of
     from pytest_gpukern.session.collection import info_of
 
-    info = info_of(config, item) if measures_in(item) else None
-    if info is None or not info.on_gpu:
-        return False
-    environment = stash.environment_of(config)
-    past = environment.store.baseline(info, environment.gpu.model_key(on_gpu=True)).of(info.id).past()
+    case = info_of(config, item) if measures_in(item) else None
+    past = record_of(case, stash.environment_of(config)).past() if case is not None else ()
     if not past:
         return False
     session = newest(past)
-    alone = structs.replace(session, files=None)
-    return any(same_work(session, alone, time.key) is SameWork.SEEN for time in session.measurements)
+    without_files = structs.replace(session, files=None)
+    return any(same_work(session, without_files, time.key) is SameWork.SEEN for time in session.measurements)
 
 
 _BESIDE: pytest.StashKey[dict[Revisions, RecordedCommit]] = pytest.StashKey()

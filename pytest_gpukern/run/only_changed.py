@@ -46,7 +46,7 @@ def is_as_recorded(timed: TimedScope, evidence: Evidence) -> bool:
 
 
 def _does_the_same(result: Result, probe: Measurement, environment: Environment, threshold: float) -> bool:
-    past = record_of(result, environment).past(probe.key)
+    past = record_of(result.case, environment).past(probe.key)
     same = same_work(result, newest(past), probe.key) if past else SameWork.NO
     if same is not SameWork.SEEN:
         return same is SameWork.ALL

@@ -264,7 +264,9 @@ def settle(
         else:
             settled = settled_beside(judged_by_record(result, environment, marker), environment, marker)
         settled = confirmed(settled, environment, marker)
-        result = explained(settled.result, record_of(result, environment).past, deciding=settled.deciding)
+        result = explained(
+            settled.result, record_of(result.case, environment).past, deciding=settled.deciding
+        )
     if settings.benchmark and settings.baseline != "off":
         result = with_weaker(result, environment)
     # The reason first: pytest's short summary names the test already, and cuts long lines.
@@ -277,15 +279,15 @@ def settle(
 
 def with_weaker(result: Result, environment: Environment) -> Result:
     """Adds which checks are weaker than on record, also where the record makes times needless."""
-    past = record_of(result, environment).past()
+    past = record_of(result.case, environment).past()
     found = weaker(result, [time.session for time in past], environment.settings.threshold)
     return structs.replace(result, findings=(*result.findings, *found))
 
 
-def record_of(result: Result, environment: Environment) -> Record:
-    """Returns what is on record of a result's case, for the model that it ran on."""
-    model = environment.gpu.model_key(on_gpu=result.case.on_gpu)
-    return environment.store.baseline(result.case, model).of(result.case.id)
+def record_of(case: CaseInfo, environment: Environment) -> Record:
+    """Returns what is on record of a case, for the model that it runs on here."""
+    model = environment.gpu.model_key(on_gpu=case.on_gpu)
+    return environment.store.baseline(case, model).of(case.id)
 
 
 def _why_unchecked(result: Result) -> str:
@@ -333,7 +335,7 @@ def settled_beside(settled: Settled, environment: Environment, marker: MarkerOpt
     suspicions are settled: its times differ so much that most are open.
     """
     result, verdicts = settled.result, dict(settled.result.verdicts)
-    record = record_of(result, environment)
+    record = record_of(result.case, environment)
     others = {key: newest(record.past(key)) for key, verdict in verdicts.items() if verdict.other_card}
     as_recorded = {key for key, of in others.items() if conditions_of(result, key) == conditions_of(of, key)}
     other_work = {key for key in as_recorded if same_work(result, others[key], key) is SameWork.NO}
@@ -420,7 +422,7 @@ def _basis_of(result: Result, key: str, environment: Environment, marker: Marker
     """
     on_gpu, store = result.case.on_gpu, environment.store
     model = environment.gpu.model_key(on_gpu=on_gpu)
-    recorded = record_of(result, environment)
+    recorded = record_of(result.case, environment)
     opened = recorded.newer_epoch(key)
     return Basis(
         store.sessions_for(result.case, model, key),

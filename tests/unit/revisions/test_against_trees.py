@@ -16,7 +16,7 @@ from test_against_judging import known
 
 from pytest_gpukern.processes.messages import LoadedModule
 from pytest_gpukern.processes.sessions import ChildRun, Ending, Waiting
-from pytest_gpukern.revisions.comparison import RecordedCommit
+from pytest_gpukern.revisions.comparison import RecordedCommit, _may_be_asked
 from pytest_gpukern.revisions.git import AgainstError, Revisions
 from pytest_gpukern.revisions.judging import failure_on_base
 from pytest_gpukern.revisions.trees import Tree, Trees, Turns
@@ -134,6 +134,32 @@ def test_a_recorded_commit_is_asked_of_tests_to_come_in_few_sessions_that_count_
     assert all(request.checked == {*request.nodeids} for request in children.requests), "they passed once"
     assert not turns.base
     assert {nodeid for nodeid, ending in endings.items() if ending.outcome == "passed"} == {tests[5]}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "is_asked"),
+    [
+        ([known(scalars=None)], True),
+        ([known(scalars="5c")], False),
+        ([known(scalars="5c"), known(scalars=None)], True),
+        ([known(kernels=(), scalars=None)], False),
+        ([], False),
+    ],
+    ids=["arguments unknown", "known", "known before", "nothing known", "no record"],
+)
+def test_a_recorded_commit_is_asked_of_tests_whose_arguments_are_not_on_record(
+    monkeypatch, recorded, is_asked
+):
+    sessions = [
+        structs.replace(ending.result, recorded=f"2026-11-0{day}T00:00:00Z", files="1f")
+        for day, ending in enumerate(recorded, 1)
+    ]
+    past = Mock(past=lambda: [SimpleNamespace(session=session) for session in sessions])
+    environment = Mock(store=Mock(baseline=lambda *_: Mock(of=lambda _: past)))
+    monkeypatch.setattr("pytest_gpukern.session.stash.environment_of", lambda _: environment)
+    monkeypatch.setattr("pytest_gpukern.session.collection.info_of", lambda *_: PASSED.case)
+    monkeypatch.setattr("pytest_gpukern.revisions.comparison.measures_in", lambda _: True)
+    assert _may_be_asked(None, None) is is_asked
 
 
 @pytest.fixture
