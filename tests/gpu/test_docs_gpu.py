@@ -22,5 +22,7 @@ def test_the_code_of_a_page_passes_on_a_gpu(pytester, plugin_option, name, optio
     result = pytester.runpytest_subprocess(*options, *plugin_option, "-rs")
     if "could not import" in result.stdout.str():
         pytest.skip("a library that the page uses is not installed")
+    if not options and "has no attribute 'typeDict'" in result.stdout.str():
+        pytest.skip("beside NumPy 2, scikit-cuda needs one of our options")
     assert result.ret == 0
     assert set(result.parseoutcomes()) - {"warnings"} == {"passed"}  # libraries warn, too

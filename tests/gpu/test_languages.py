@@ -220,7 +220,7 @@ FAULTS = {
     "returned": f"*wrong values: 1 of {N} elements *first mismatch at [[]{N - 1}]*",
 }
 WITHOUT_HASHES = {"PyTorch compile"}
-"""Inductor tries several shapes of a kernel, all of one name."""
+"""Of none of its kernels do we know the code."""
 
 
 @pytest.mark.parametrize("name", LANGUAGES)
