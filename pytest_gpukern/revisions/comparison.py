@@ -144,10 +144,9 @@ class Against:
 
     def _measure(self, items: Mapping[str, pytest.Item], waiting: Waiting) -> Ahead:
         settings, children = stash.settings_of(self._config), stash.environment_of(self._config).children
-        options = (*children.options, "--continue-on-collection-errors")
         turns = Turns(
             Trees.of(self._revisions, self._worktree),
-            dataclasses.replace(children, options=options),
+            _going_on(children),
             self._say,
             self._environ,
             waiting,
@@ -159,6 +158,7 @@ class Against:
         conclusions = turns.conclusions(
             settings.sessions,
             asks=not self._revisions.identical,
+            by_work=not self._revisions.identical,
             is_stored=settings.run_file is not None,
         )
         cases, pairs = turns.cases(items), settings.sessions if len(turns.asked) < len(items) else 0
@@ -208,6 +208,9 @@ class RecordedCommit:
             new = (item for item in to_come if item.nodeid not in self.asked)
             more = (item.nodeid for item in new if _may_be_asked(config, item))
             wanted = [nodeid, *islice(more, max(0, 4 * len(self.asked) - 1))]
+            if len(wanted) > 1:  # of other backends, too
+                of_run = _going_on(stash.environment_of(config).children)
+                turns = dataclasses.replace(turns, children=of_run)
             run = turns.ask_base(wanted)
             self.asked.update({test: run.ending(test) or Ending("skipped") for test in wanted})
         return self.asked[nodeid]
@@ -244,8 +247,7 @@ def measured_beside(
     Where times are such that the same work decides (`same_decides`), a session of that commit first shows
     what it does, together with the tests to come.
     """
-    options = (*children.options, "--continue-on-collection-errors")
-    children = dataclasses.replace(children, options=options)
+    children = _going_on(children)
     with ExitStack() as held:
         try:
             revisions = recorded_on(recorded, config.rootpath)
@@ -290,6 +292,11 @@ def measured_beside(
         except AgainstError as error:
             return " ".join(str(error).split())
     return _saying(found, f"measured beside {revisions.short} on this card")
+
+
+def _going_on(children: ChildSessions) -> ChildSessions:
+    """Returns what starts sessions that run the other tests if some files cannot be collected."""
+    return dataclasses.replace(children, options=(*children.options, "--continue-on-collection-errors"))
 
 
 def _passed(ending: Ending | None) -> bool:

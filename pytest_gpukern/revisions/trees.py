@@ -69,7 +69,7 @@ class Turns:
         hosts: whether times of host variants can fail a test.
         finds_removed: whether to list the tests that the base has and nobody wants.
         base: runs of the base's sessions, in order; `head` has those of the working tree's.
-        same: test → the times whose work is the same on both sides, where that was asked.
+        same: test → the times whose work is the same on both sides, where that was asked or measured.
         asked: the tests of which all that is to be measured is the same: no more sessions run them.
     """
 
@@ -87,17 +87,23 @@ class Turns:
     same: dict[str, frozenset[str]] = field(default_factory=dict)
     asked: frozenset[str] = frozenset()
 
-    def conclusions(self, pairs: int, *, asks: bool, is_stored: bool) -> dict[str, Conclusion]:
+    def conclusions(
+        self, pairs: int, *, asks: bool, is_stored: bool, by_work: bool = True
+    ) -> dict[str, Conclusion]:
         """Measures the tests in `pairs` sessions of each side, judges them and confirms what looks slower.
 
-        With `asks`, what does the same on both sides is only asked. If the run is stored, a session of what
-        is slower is added, so that an epoch accepted from its file gates. It raises as `take` does.
+        With `asks`, what does the same on both sides is only asked; `by_work`, the same work decides where
+        time does not. If the run is stored, a session of what is slower is added, so that an epoch accepted
+        from its file gates. It raises as `take` does.
         """
         left = self.ask([*self.thresholds]) if asks else [*self.thresholds]
         if left:
             self.take(left, pairs, then=BOTH)
         first, cases = len(self.base), self.cases(self.thresholds)
         spreads = judging.shared_spreads(cases.values())
+        for name in left if by_work else ():
+            measured = judging.same_times(cases[name], self.thresholds[name])[0]
+            self.same[name] = self.same.get(name, frozenset()) | measured
         rules = {
             name: judging.Rule(
                 threshold, spreads, self.hosts, self.same.get(name, frozenset()), name in self.asked

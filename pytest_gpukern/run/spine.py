@@ -340,13 +340,12 @@ def settled_beside(settled: Settled, environment: Environment, marker: MarkerOpt
     as_recorded = {key for key, of in others.items() if conditions_of(result, key) == conditions_of(of, key)}
     other_work = {key for key in as_recorded if same_work(result, others[key], key) is SameWork.NO}
     other_files = {key for key in as_recorded if others[key].files not in (None, result.files)}
+    by_device = {time.key for time in result.measurements if timer_row(time.timer).device_timed}
     undecided = {
-        time.key
-        for time in result.measurements
-        if time.key in other_work | other_files and timer_row(time.timer).device_timed
-        if verdicts[time.key].kind is VerdictKind.UNDECIDED
+        key for key in (other_work | other_files) & by_device if verdicts[key].kind is VerdictKind.UNDECIDED
     }
     left = [key for key in others if verdicts[key].suspected or verdicts[key].unconfirmed or key in undecided]
+    asked_in_vain = other_work | (other_files - by_device)  # the host's clock is too coarse to agree
     if not left or environment.beside is None or environment.settings.baseline != "compare":
         return settled
     with phase("confirming sessions"), environment.gpu.clock_stopped():
@@ -355,7 +354,7 @@ def settled_beside(settled: Settled, environment: Environment, marker: MarkerOpt
             others[left[0]].provenance,
             marker.threshold or environment.settings.threshold,
             _children_of(result, environment),
-            () if other_work.intersection(left) else left,
+            () if asked_in_vain.intersection(left) else left,
         )
     if isinstance(ended, str):
         note = Note(f"recorded on other cards only, and not measured beside that commit: {ended}")

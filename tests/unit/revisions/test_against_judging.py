@@ -266,6 +266,16 @@ def test_what_did_not_pass_with_its_machine_code_on_both_sides_is_measured_again
         assert same_times(case, THRESHOLD) == (set(), False)
 
 
+@pytest.mark.parametrize(
+    ("now_ns", "same"), [([1030.0, 975.0], {KERNEL}), ([1030.0, 1010.0], set()), ([1030.0, None], set())]
+)
+def test_where_one_pair_does_not_agree_more_pairs_do_on_average(now_ns, same):
+    """What only asked has no times. A session that failed leaves it open."""
+    head = [known(ns) if ns else Ending("failed", "x", known().result) for ns in now_ns]
+    case = ((without_times(known()), known(), known()), (without_times(known()), *head))
+    assert same_times(case, THRESHOLD) == (same, bool(same))
+
+
 def test_of_several_times_those_of_the_host_are_never_known_to_be_the_same():
     copies = measured(2e6, "end_to_end", "host", work=(EXP_KERNEL,), order=(0,))
     both = known().result

@@ -125,13 +125,18 @@ def test_a_recorded_commit_is_asked_of_tests_to_come_in_few_sessions_that_count_
     may_be_asked = lambda config, item: item is not items[3]  # noqa: E731
     monkeypatch.setattr("pytest_gpukern.revisions.comparison._may_be_asked", may_be_asked)
     run = Mock(pluginmanager=Mock(get_plugin=lambda name: SimpleNamespace(items=items)))
-    children = Children(ChildRun({tests[5]: known()}, status=0))
-    turns, commit = turns_of(sides, children), RecordedCommit(sides)
+    of_test, children = (Children(ChildRun({tests[5]: known()}, status=0)) for _ in "ab")
+    of_run = lambda config: SimpleNamespace(children=children)  # noqa: E731
+    monkeypatch.setattr("pytest_gpukern.session.stash.environment_of", of_run)
+    monkeypatch.setattr("pytest_gpukern.revisions.comparison._going_on", lambda children: children)
+    turns, commit = turns_of(sides, of_test), RecordedCommit(sides)
     endings = {nodeid: commit.ask(turns, run, nodeid) for nodeid in (tests[2], *tests[4:])}
-    asked = [request.nodeids for request in children.requests]
+    requests = [*of_test.requests, *children.requests]
+    asked = [request.nodeids for request in requests]
     assert asked == [(tests[2],), tuple(tests[4:8]), tuple(tests[8:28]), tuple(tests[28:])]
-    assert all(request.asks and request.moved for request in children.requests)
-    assert all(request.checked == {*request.nodeids} for request in children.requests), "they passed once"
+    assert len(of_test.requests) == 1, "the backend of one test is not that of those to come"
+    assert all(request.asks and request.moved for request in requests)
+    assert all(request.checked == {*request.nodeids} for request in requests), "they passed once"
     assert not turns.base
     assert {nodeid for nodeid, ending in endings.items() if ending.outcome == "passed"} == {tests[5]}
 

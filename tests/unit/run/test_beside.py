@@ -80,11 +80,14 @@ def test_suspicions_and_changed_code_that_only_other_cards_recorded_are_measured
 
 
 def test_of_times_by_the_hosts_clock_only_suspicions_are_measured_beside():
-    """They spread so much that on another card most are open: 16 of 18 on an H200, at 20 s each."""
+    """They spread so much that on another card most are open: 16 of 18 on an H200, at 20 s each.
+
+    Nor do two of them agree well enough to show the same work, so nothing is asked.
+    """
     asked = [
         settled(by, "no git", key="end_to_end/host/cold", files=None)[2] for by in (OTHER_CARD, SUSPECTED)
     ]
-    assert asked == [[], [("c0", True)]]
+    assert asked == [[], [("c0", False)]]
 
 
 SETTLING = (Kind.SLOWER, Kind.SAME, Kind.SAME_CODE, Kind.FASTER, Kind.UNDECIDED)
