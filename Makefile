@@ -74,7 +74,7 @@ lint: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python -m sphinx -q -n -W --keep-going docs docs/_build
 
-# The extras that the wheel is tried with, an environment each: all that this machine runs but those of several GB.
+# The extras that the wheel is tried with, an environment each. The others are several GB, or need a GPU or CUDA's headers.
 TRIED ?= $(EXTRA) $(EXTRA),dask $(EXTRA),fleet code
 
 ## dist: build wheel and source distribution into dist, check both, and try the wheel as a user does; before a release
