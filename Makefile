@@ -15,7 +15,7 @@ PARALLEL := $(if $(CUDA),,-n auto)
 # Byte code is kept: tests start hundreds of processes, and each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: benchmark test test-oldest test-triton test-neighbours check lint docs browser evidence clean
+.PHONY: benchmark test test-oldest test-triton test-neighbours check lint docs browser evidence dist clean
 
 ## benchmark: install what fits this machine and run the suites
 benchmark: $(VENV)/.$(EXTRA)
@@ -74,8 +74,28 @@ lint: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python -m sphinx -q -n -W --keep-going docs docs/_build
 
+# The extras that the wheel is tried with, an environment each. The others are several GB, or need a GPU or CUDA's headers.
+TRIED ?= $(EXTRA) $(EXTRA),dask $(EXTRA),fleet code
+
+## dist: build wheel and source distribution into dist, check both, and try the wheel as a user does; before a release
+dist:
+	$(PYTHON) -m venv --clear .venv-dist
+	.venv-dist/bin/python -m pip install --quiet --disable-pip-version-check build twine
+	rm -rf dist
+	.venv-dist/bin/python -m build
+	.venv-dist/bin/twine check --strict dist/*
+	set -e; wheel=$$(echo $$PWD/dist/*.whl); bin=$$PWD/.venv-dist/bin; for extras in $(TRIED); do \
+		echo "== pytest-gpukern[$$extras]"; \
+		$(PYTHON) -m venv --clear .venv-dist; \
+		$$bin/python -m pip install --quiet --disable-pip-version-check "$$wheel[$$extras]"; \
+		project=$$(mktemp -d); \
+		(cd $$project && $$bin/gpukern init && $$bin/pytest -q && \
+			$$bin/gpukern validate -q --gpukern-simulator=auto --gpukern-size=smoke $(ARGS)); \
+		rm -rf $$project; \
+	done
+
 clean:
-	rm -rf $(VENV) .venv-oldest .venv-triton .venv-neighbours docs/_build build dist *.egg-info
+	rm -rf $(VENV) .venv-oldest .venv-triton .venv-neighbours .venv-dist docs/_build build dist *.egg-info
 
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 

@@ -1,4 +1,4 @@
-"""Writes what the code knows of options and commands into `docs/reference/options.md` and `commands.md`.
+"""Writes what the code knows of options, commands and our files into pages and a schema of `docs/reference`.
 
 `python docs/reference_tables.py`
 
@@ -10,14 +10,21 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
+import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import msgspec
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from pytest_gpukern.baseline.code_file import CodeFile
+from pytest_gpukern.baseline.codec import BaselineFile
 from pytest_gpukern.cli.main import COMMANDS
+from pytest_gpukern.report.run_file import RunFile
 from pytest_gpukern.values.options import GROUPS, Option
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -96,7 +103,31 @@ def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(f"| {line} |" for line in [lines[0], " | ".join("-" * 3 for _ in heads), *lines[1:]])
 
 
+def schema() -> str:
+    """Returns the JSON schema of our files as they are written, a model a line.
+
+    A result may lack any field: what sessions share stands in their epoch or process.
+    """
+    files = (RunFile, BaselineFile, CodeFile)
+    roots, models = msgspec.json.schema_components(files, ref_template="#/$defs/{name}")
+    models["Result"]["required"] = []
+    whole = {"$ref": "#/$defs/Result"}
+    for file in (RunFile, BaselineFile):
+        models[file.__name__]["properties"]["processes"] = {"type": "object", "additionalProperties": whole}
+    models["Epoch"]["properties"]["shared"] = whole
+    for name in ("point", "parameters"):  # values that a user chose, which msgspec spells out level by level
+        models["CaseInfo"]["properties"][name] = {"type": "object"}
+    for model in models.values():
+        model["description"] = inspect.cleandoc(model.get("description", ""))
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "anyOf": roots, "$defs": {}}
+    lines = ",\n".join(
+        f"{json.dumps(name)}: {json.dumps(model, ensure_ascii=False)}" for name, model in models.items()
+    )
+    return json.dumps(head).replace("{}", f"{{\n{lines}\n}}") + "\n"
+
+
 PAGES = {REFERENCE / "options.md": options, REFERENCE / "commands.md": commands}
+SCHEMA = REFERENCE / "files.schema.json"
 
 
 def written(page: Path) -> str:
@@ -119,3 +150,4 @@ def written(page: Path) -> str:
 if __name__ == "__main__":
     for page in PAGES:
         page.write_text(written(page), encoding="utf-8")
+    SCHEMA.write_text(schema(), encoding="utf-8")

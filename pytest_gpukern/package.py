@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 FOLDER = Path(__file__).parent
 SUITES = (FOLDER / "suites", FOLDER.parent / "suites")
 """Where our own suites and their records may lie: in the installed package, or beside it in a checkout."""

@@ -36,7 +36,7 @@ _CONFLICT = re.compile(
 _KEY = re.compile(r"[^/]+/[^/]+/[^/]+")
 
 
-class _BaselineFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
+class BaselineFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
     """Holds the content of a file, once each session is whole."""
 
     problem: Text
@@ -90,8 +90,8 @@ def parse(content: bytes, path: Path, *, other: bytes = b"") -> Baseline:
 
     try:
         known = read(other, _Processes, refuse=lambda _: None).processes if other else {}
-        stored: _BaselineFile = read(
-            content, _BaselineFile, refuse=refuse, unfold=lambda value: _whole(value, known)
+        stored: BaselineFile = read(
+            content, BaselineFile, refuse=refuse, unfold=lambda value: _whole(value, known)
         )
         cases: dict[str, Record] = {}
         for i, record in enumerate(stored.records):

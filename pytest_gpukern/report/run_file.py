@@ -40,7 +40,7 @@ def run_text(run: RunResults) -> str:
             for name, record in run.history.items()
         },
     }
-    stored |= {name: plain(getattr(run, name)) for name in _RunFile.__struct_fields__ if name not in stored}
+    stored |= {name: plain(getattr(run, name)) for name in RunFile.__struct_fields__ if name not in stored}
     stored["processes"] = processes.table()  # complete only now
     try:
         content = msgspec.json.encode(stored)
@@ -65,7 +65,7 @@ def read_run(path: Path) -> RunResults:
     """
 
     try:
-        stored: _RunFile = read(content_of(path), _RunFile, refuse=refuse, unfold=_whole)
+        stored: RunFile = read(content_of(path), RunFile, refuse=refuse, unfold=_whole)
     except ContentError as error:
         raise error.of_file(path, DAMAGED) from error
     fields = structs.asdict(stored)
@@ -85,7 +85,7 @@ def _whole(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-class _RunFile(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
+class RunFile(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
     """Holds the content of a file."""
 
     gpukern: str

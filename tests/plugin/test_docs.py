@@ -1,12 +1,15 @@
 """What README and site show runs, what they name is there, and what there is they name."""
 
 import re
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import record
 import reference_tables
+from markdown_it import MarkdownIt
 
 import pytest_gpukern
 from pytest_gpukern.cli.main import COMMANDS
@@ -104,3 +107,19 @@ def test_what_the_readme_links_to_is_there():
     links = re.findall(r"\]\(([^)#:]+)[^):]*\)", text)
     assert len(links) > 10
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_description_of_a_release_has_the_words_of_the_readme_and_no_link_into_the_repository():
+    build = [sys.executable, "-m", "hatch_fancy_pypi_readme", ROOT / "pyproject.toml"]
+    text = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    targets = [
+        child.attrs.get("href", child.attrs.get("src"))
+        for token in MarkdownIt("commonmark").enable("table").parse(text)
+        for child in token.children or ()
+        if child.type in ("link_open", "image")
+    ]
+    assert [target for target in targets if not target.startswith("https://")] == []
+    assert python_of(text) == python_of(README)
+    assert re.findall("^## .*", text, re.MULTILINE) == [
+        re.sub(r"\[(.*?)\]\(.*?\)", r"\1", heading) for heading in re.findall("^## .*", README, re.MULTILINE)
+    ]

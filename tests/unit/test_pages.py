@@ -1,17 +1,31 @@
-"""What the site says of tables, faults, sizes and tolerances is what the code has."""
+"""What the site says of tables, faults, sizes, tolerances and files is what the code has."""
 
+import functools
+import json
 import re
 from pathlib import Path
 
 import pytest
+import reference_tables
+from any_value import values_of
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+from made_up_runs import gpu_run
 from markdown_it import MarkdownIt
 
 from pytest_gpukern import Tolerance, boundaries
+from pytest_gpukern.baseline import code_file, codec
+from pytest_gpukern.baseline.record import Baseline, Epoch, Record
 from pytest_gpukern.check.diagnosis import Fault
 from pytest_gpukern.measure.observers import OBSERVERS
+from pytest_gpukern.report.run import Failure, RunResults, Unchanged, Voucher
+from pytest_gpukern.report.run_file import run_text
 from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.failure_table import KIND_OF_FINDING
 from pytest_gpukern.values.form_table import suffixes
+from pytest_gpukern.values.result import CompiledCode, Result
 from pytest_gpukern.values.timer_table import TIMERS
 from pytest_gpukern.values.verdict_table import VerdictKind
 
@@ -114,3 +128,61 @@ def test_no_page_and_no_metadata_gives_an_address_of_this_project_since_it_has_n
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
     assert "https://" in text
     assert re.findall(r"https?://\S*gpukern\S*", text) == []
+
+
+def test_the_schema_of_our_files_is_that_of_the_code():
+    text = reference_tables.SCHEMA.read_text(encoding="utf-8")
+    hint = (
+        "run `python docs/reference_tables.py`, and raise SCHEMA where an older release would refuse a file"
+    )
+    assert text == reference_tables.schema(), hint
+
+
+@functools.cache
+def schema():
+    content = json.loads(reference_tables.SCHEMA.read_text(encoding="utf-8"))
+    Draft202012Validator.check_schema(content)
+    return Draft202012Validator(content)
+
+
+def record(sessions):
+    return Record("a case", (Epoch("2026-11-05T12:30:00Z", tuple(sessions)),))
+
+
+results = st.lists(values_of(Result), min_size=1, max_size=2)
+runs = st.builds(
+    RunResults,
+    results=results,
+    sessions=st.dictionaries(st.text(), results, max_size=1),
+    failures=st.dictionaries(st.text(), values_of(Failure), max_size=1),
+    history=st.dictionaries(st.text(), results.map(record), max_size=1),
+    unchanged=values_of(Unchanged),
+    voucher=values_of(Voucher),
+)
+baselines = results.map(lambda each: Baseline("saxpy", "nvidia-h200", {"a case": record(each)}))
+codes = values_of(CompiledCode).map(
+    lambda of: code_file.CodeFile("saxpy").adding([("a", {"sm_90": of})], replaces=True)
+)
+FILES = runs.map(run_text) | baselines.map(codec.render) | codes.map(code_file.rendered)
+
+
+@settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None, phases=[Phase.generate])
+@given(FILES)
+def test_whatever_we_write_fits_the_schema(content):
+    error = best_match(schema().iter_errors(json.loads(content)))
+    assert error is None, f"{error.json_path}: {error.message:.200}"
+
+
+RUN = json.loads(run_text(gpu_run(3)))
+TIME = ("results", 0, "measurements", 0, "summary", "median_ns")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(("schema",), 1), (("made_up",), 1), (TIME, "1 ms"), (("processes", "made_up"), {"seed": "x"})],
+)
+def test_a_file_of_another_shape_does_not_fit_the_schema(place, value):
+    changed = json.loads(json.dumps(RUN))
+    assert schema().is_valid(changed)
+    functools.reduce(lambda of, name: of[name], place[:-1], changed)[place[-1]] = value
+    assert not schema().is_valid(changed)
