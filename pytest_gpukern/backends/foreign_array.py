@@ -267,7 +267,9 @@ def _found(value: Any) -> UsersArray | None:
         raw, read_as = f"<i{size}", (narrow,)  # it was "<u2" (Warp), "<V2" or "<f1" (ml_dtypes)
         interface, host = {**interface, "typestr": raw}, None if host is None else host.view(raw)
     array = UsersArray.of_interface(interface, on_device=on_device, host=host, read_as=read_as, owner=owner)
-    return None if array.dtype.hasobject or (host is not None and host.dtype.hasobject) else array
+    nowhere = array.pointer == 0 and array.nbytes > 0  # PyTorch's fake tensors, which compilers keep
+    holds_objects = array.dtype.hasobject or (host is not None and host.dtype.hasobject)
+    return None if nowhere or holds_objects else array
 
 
 def input_array(value: Any) -> UsersArray | None:

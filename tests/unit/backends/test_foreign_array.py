@@ -12,6 +12,7 @@ import sys
 import weakref
 from concurrent.futures import Future
 from contextlib import closing
+from types import SimpleNamespace
 from unittest.mock import MagicMock, Mock
 
 import host_cuda
@@ -418,9 +419,20 @@ class Misfit:
         raise RuntimeError(f"outside of a context: {name}")
 
 
+def nowhere(*shape):
+    """Is a tensor that a compiler of PyTorch traces with: it has no memory."""
+    interface = {"shape": shape, "typestr": "<f4", "data": (0, False), "version": 3}
+    return SimpleNamespace(__cuda_array_interface__=interface)
+
+
+def test_an_array_of_no_elements_may_lie_nowhere():
+    assert users_array(nowhere(0)).nbytes == 0
+
+
 @pytest.mark.parametrize(
     "make",
     [
+        lambda: nowhere(3),
         lambda: Mock(spec=np.ndarray),
         lambda: MagicMock(spec=np.ndarray),
         lambda: np.array(["a"], np.dtypes.StringDType()),
