@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib
 import itertools
 import os
 import re
@@ -80,18 +79,17 @@ class NumbaStandIn(StandIn):
     def install(self, record: Callable[[CapturedLaunch], None]) -> None:
         """Takes the device's place in this process, once; raises ImportError as `StandIn` says."""
         _require_tested_libraries()
+        from numba import cuda
+
         self.record = record
-        self._replace_driver("numba.cuda")
+        self._replace_driver(cuda)
         self._replace_launches()
         sys.meta_path.insert(0, _AtMlirsImport(self._replace_mlir))
 
-    def _replace_driver(self, package: str) -> None:
-        """Takes the place of the driver below a package: numba-cuda, or the copy that numba-cuda-mlir has."""
-        modules = (f"{package}.{name}" for name in ("core.config", "cudadrv.devices", "cudadrv.driver"))
-        config: Any
-        driver: Any
-        config, devices, driver = map(importlib.import_module, modules)
-        self._package = package
+    def _replace_driver(self, cuda: Any) -> None:
+        """Takes the place of the driver in `numba.cuda`, or in the copy of it that numba-cuda-mlir has."""
+        config, self._cudadrv = cuda.core.config, cuda.cudadrv
+        devices, driver = self._cudadrv.devices, self._cudadrv.driver
         config.DISABLE_PERFORMANCE_WARNINGS = 1  # on small grids: nothing is slow here
         driver._logger = driver.make_logger()  # made when the driver is initialised, which is left out
         calls = driver.driver
@@ -116,8 +114,7 @@ class NumbaStandIn(StandIn):
 
         It is numba-cuda-mlir's if the suite has imported that, as on a device.
         """
-        modules = (f"{self._package}.cudadrv.{name}" for name in ("devicearray", "driver"))
-        devicearray, driver = map(importlib.import_module, modules)
+        devicearray, driver = self._cudadrv.devicearray, self._cudadrv.driver
         address = driver.binding.CUdeviceptr(array.__array_interface__["data"][0])
         pointer = driver.MemoryPointer(self._context, address, driver.host_memory_size(array), array)
         return devicearray.from_array_like(array, gpu_data=pointer)
@@ -157,9 +154,14 @@ class NumbaStandIn(StandIn):
     def _replace_mlir(self) -> None:
         """Has numba-cuda-mlir record launches; types, signatures and launch configurations stay its own."""
         require("numba-cuda-mlir", "0.6", "0.7", "mlir")
-        self._replace_driver("numba_cuda_mlir.numba_cuda")
-        from numba_cuda_mlir import compiler, descriptor, tools
+        from numba.cuda.cudadrv.devicearray import DeviceNDArray
+        from numba.cuda.typing.typeof import typeof_impl
+        from numba_cuda_mlir import compiler, descriptor, numba_cuda, tools
 
+        self._replace_driver(numba_cuda)
+        # Tests of both share this process, and a variant's arrays may be the other's.
+        typed = DeviceNDArray._numba_type_.func
+        typeof_impl.register(descriptor.DeviceNDArrayBase)(lambda array, _: typed(array))
         tools._cached_cc = _LOWEST  # code for a lower one would silently be linked for this one
         compiler.CodeLibrary.get_cufunc = lambda _: _refuse("registers and occupancy of a kernel")
         of = descriptor.MLIRDispatcher
@@ -433,8 +435,7 @@ def _author_wrote(py_func: Any) -> Any:
 def _name(py_func: Any) -> str:
     function = _author_wrote(py_func)
     module = function.__module__ or ""  # what `exec` makes may have none
-    # Assignment to an array's elements, `cuda.reduce`.
-    of_numba = module.startswith(("numba.", "numba_cuda_mlir."))
+    of_numba = module.startswith(("numba.", "numba_cuda_mlir."))  # an array's assignment, `cuda.reduce`
     return f"{module}.{function.__name__}" if of_numba else str(function.__name__)
 
 

@@ -23,6 +23,7 @@ from pytest_gpukern.gpu import cubin
 launches = []
 device = NumbaStandIn()
 device.install(launches.append)
+from numba import cuda as numba_cuda
 from numba import cuda, float32, guvectorize, vectorize
 from numba.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float32
 single, double = np.ones(4096, np.float32), np.ones(4096)
@@ -122,6 +123,7 @@ CASES = {
     "host arrays": lambda: add[1, 32](single, single),
     "given": lambda: add[1, 32](device.given(single), device.given(single.copy())),
     "given strided": lambda: add[1, 32](device.given(single[::2]), device.given(single)),
+    "given to numba": lambda: numba_cuda.jit(sine)[1, 32](device.given(single)),
     "for all": lambda: add.forall(1000)(dev(single), dev(single)),
     "for all free": lambda: free.forall(10**6)(dev(single)),
     "for all bounded": lambda: launch_bounds.forall(10**6)(dev(single)),
@@ -282,6 +284,7 @@ def test_kernels_of_ufuncs_have_the_name_of_the_author_s_function(found):
 
 
 WORKS = ["grid sync", "streams", "arrays", "signed twice", "signed", "reads before a launch"]
+WORKS += ["given to numba"]
 
 
 @pytest.mark.parametrize("case", WORKS)
