@@ -84,13 +84,10 @@ class StandIns:
 
     def __init__(self, backends: tuple[str, ...]) -> None:
         self.of: dict[str, StandIn] = {}
-        self.launches: list[tuple[str, CapturedLaunch]] = []
+        self.launches: list[CapturedLaunch] = []
         for name in backends:
             self.of[name] = pkgutil.resolve_name(f"{__package__}.{BACKENDS[name].captured_by}")()
-            self.of[name].install(functools.partial(self._record, name))
-
-    def _record(self, backend: str, launch: CapturedLaunch) -> None:
-        self.launches.append((backend, launch))
+            self.of[name].install(self.launches.append)
 
     def begin(self) -> None:
         """Forgets what an earlier test launched."""
@@ -294,11 +291,11 @@ class CapturedTest(MeasuredTest):
             self._fail(str(error))
 
 
-def _compiled(launches: list[tuple[str, CapturedLaunch]], architecture: str) -> CompiledCode:
+def _compiled(launches: list[CapturedLaunch], architecture: str) -> CompiledCode:
     """Returns the facts of each kernel, in the order of first launches; equal ones once."""
-    compilers = ", ".join(dict.fromkeys(_compiler(backend) for backend, _ in launches))
+    compilers = ", ".join(dict.fromkeys(_versions(launch.compilers) for launch in launches))
     kernels: dict[KernelFacts, None] = {}
-    for _, launch in launches:
+    for launch in launches:
         try:
             compiled = launch.compiled(architecture)
         except DoesNotCompile as error:
@@ -308,6 +305,5 @@ def _compiled(launches: list[tuple[str, CapturedLaunch]], architecture: str) -> 
 
 
 @functools.cache
-def _compiler(backend: str) -> str:
-    versions = library_versions(BACKENDS[backend].compilers)
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
+def _versions(distributions: tuple[str, ...]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in library_versions(distributions).items())

@@ -40,6 +40,7 @@ class CapturedLaunch(NamedTuple):
     kernel: str  # its name, as its author wrote it
     grid: Dimensions  # blocks
     compiled: Callable[[str], Compiled]  # from `sm_90`, as the library would on such a device
+    compilers: tuple[str, ...]  # distributions that make its machine code
 
 
 def capability(architecture: str) -> tuple[int, int]:

@@ -1,20 +1,24 @@
 """Stands in for the device in Numba: kernels are compiled, not executed, and there is no GPU and no driver.
 
 Numba's own code runs down to its calls of the driver, which end in memory of the host. All that rests on
-internals of numba-cuda is here; it was tried with 0.30.4, numba 0.68.1 and CUDA's wheels 13.5.
+internals of numba-cuda is here; it was tried with 0.30.4, numba 0.68.1 and CUDA's wheels 13.5. So is what
+rests on internals of numba-cuda-mlir, which calls the driver in the same way; it was tried with 0.6.0.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import os
 import re
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -48,9 +52,14 @@ _ATTRIBUTES = f"""
 _ATTRIBUTE = dict(zip(_ATTRIBUTES.split()[::2], map(int, _ATTRIBUTES.split()[1::2]), strict=True))
 _MOST_THREADS = _ATTRIBUTE["MAX_THREADS_PER_BLOCK"]
 
+_CUDA = ("nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvrtc")
+_COMPILERS = ("numba", "numba-cuda", *_CUDA)
+_MLIR_COMPILERS = ("numba-cuda-mlir", *_CUDA)
+_LOWEST = (7, 5)  # what CUDA 13 begins at
+
 _PLACE = re.compile(r'File "([^"]+)", line (\d+):')
-_ASSEMBLER = re.compile(r"ptxas (?:error|fatal)\s*: (.+)")
-_AROUND = re.compile(r"(?m)^\s*(Failed in cuda mode .*|(There are |File |During: |- Of which )[\s\S]*)")
+_ASSEMBLER = re.compile(r"(?:ptxas|error log:)\s+(?:error|fatal)\s*: (.+)")
+_AROUND = re.compile(r"(?m)^\s*(Failed in \w+ mode .*|(There are |File |During: |- Of which )[\s\S]*)")
 """What stands before what Numba says, and the candidates, source and steps that follow it."""
 
 
@@ -70,10 +79,17 @@ class NumbaStandIn(StandIn):
     def install(self, record: Callable[[CapturedLaunch], None]) -> None:
         """Takes the device's place in this process, once; raises ImportError as `StandIn` says."""
         _require_tested_libraries()
-        from numba.cuda.core import config
-        from numba.cuda.cudadrv import devices, driver
+        from numba import cuda
 
         self.record = record
+        self._replace_driver(cuda)
+        self._replace_launches()
+        sys.meta_path.insert(0, _AtMlirsImport(self._replace_mlir))
+
+    def _replace_driver(self, cuda: Any) -> None:
+        """Takes the place of the driver in `numba.cuda`, or in the copy of it that numba-cuda-mlir has."""
+        config, self._cudadrv = cuda.core.config, cuda.cudadrv
+        devices, driver = self._cudadrv.devices, self._cudadrv.driver
         config.DISABLE_PERFORMANCE_WARNINGS = 1  # on small grids: nothing is slow here
         driver._logger = driver.make_logger()  # made when the driver is initialised, which is left out
         calls = driver.driver
@@ -92,12 +108,13 @@ class NumbaStandIn(StandIn):
         device.primary_context = self._context
         devices._runtime.reset = lambda: None
         self.stream = self._context.create_external_stream(next(self._handles))
-        self._replace_launches()
 
     def given(self, array: Any) -> Any:
-        """Returns a Numba device array on the memory of a NumPy array, with its strides."""
-        from numba.cuda.cudadrv import devicearray, driver
+        """Returns a device array on the memory of a NumPy array, with its strides.
 
+        It is numba-cuda-mlir's if the suite has imported that, as on a device.
+        """
+        devicearray, driver = self._cudadrv.devicearray, self._cudadrv.driver
         address = driver.binding.CUdeviceptr(array.__array_interface__["data"][0])
         pointer = driver.MemoryPointer(self._context, address, driver.host_memory_size(array), array)
         return devicearray.from_array_like(array, gpu_data=pointer)
@@ -132,8 +149,48 @@ class NumbaStandIn(StandIn):
                 raise DoesNotCompile(_message(error, this.py_func)) from None
 
         of.compile_device, of.call = compiled_device_function, called
-        for_all_threads = _LargestBlock(_MOST_THREADS)
-        dispatcher.ForAll._compute_thread_per_block = lambda this, _: this.thread_per_block or for_all_threads
+        dispatcher.ForAll._compute_thread_per_block = _threads_for_all
+
+    def _replace_mlir(self) -> None:
+        """Has numba-cuda-mlir record launches; types, signatures and launch configurations stay its own."""
+        require("numba-cuda-mlir", "0.6", "0.7", "mlir")
+        from numba.cuda.cudadrv.devicearray import DeviceNDArray
+        from numba.cuda.typing.typeof import typeof_impl
+        from numba_cuda_mlir import compiler, descriptor, numba_cuda, tools
+
+        self._replace_driver(numba_cuda)
+        # Tests of both share this process, and a variant's arrays may be the other's.
+        typed = DeviceNDArray._numba_type_.func
+        typeof_impl.register(descriptor.DeviceNDArrayBase)(lambda array, _: typed(array))
+        tools._cached_cc = _LOWEST  # code for a lower one would silently be linked for this one
+        compiler.CodeLibrary.get_cufunc = lambda _: _refuse("registers and occupancy of a kernel")
+        of = descriptor.MLIRDispatcher
+        of.enable_caching = of._apply_shared_memory_carveout = lambda *_: None
+        of._new_kernel_dispatcher = lambda this: this._compile  # in place of what loads the code, too
+        descriptor.LaunchConfiguration = _compiles
+        launch = descriptor._ArgMarshaller._launch
+
+        def recorded(this: Any, types: Any, args: Any, values: Any = None) -> None:
+            dispatcher, shape = this._dispatcher, this._available_launch_config
+            grid, block, *memory = shape.values()
+
+            def compiled(architecture: str) -> Compiled:
+                _capability(architecture)  # is known
+                with self.compiles(dispatcher.py_func):
+                    configured = _mlir_for(architecture, dispatcher).configure(grid, block, None, *memory)
+                    code = launch(configured, types, args, values)
+                return _fitted(code, dispatcher.targetoptions["launch_bounds"])
+
+            self.launched = True
+            self.fills_host_arrays |= bool(this._callbacks)  # they copy back
+            this._callbacks.clear()
+            if dispatcher._can_compile:
+                dispatcher.overloads.setdefault(tuple(types), _Unlaunched())
+            name = _name(dispatcher.py_func)
+            self.record(CapturedLaunch(name, tuple(grid), compiled, _MLIR_COMPILERS))
+
+        descriptor._ArgMarshaller._launch = recorded
+        descriptor._ForAll._compute_thread_per_block = _threads_for_all
 
     def _recorded_kernel(self, py_func: Any, argtypes: Any, **options: Any) -> _RecordedKernel:
         key = py_func, argtypes, repr(sorted(options.items()))
@@ -198,8 +255,74 @@ class NumbaStandIn(StandIn):
         }
 
 
+class _AtMlirsImport(MetaPathFinder):
+    """Replaces parts of numba-cuda-mlir as somebody imports it, or says that its version is not known."""
+
+    def __init__(self, replace: Callable[[], None]) -> None:
+        self._replace = replace
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "numba_cuda_mlir.cuda":  # what we replace does not import it
+            self._replace()
+            sys.meta_path.remove(self)
+
+
+@functools.cache
+def _mlir_for(architecture: str, dispatcher: Any) -> Any:
+    """Returns a dispatcher of the same kernel that compiles for an architecture."""
+    options = dispatcher.targetoptions
+    if options["chip"] not in (None, architecture, "sm_{}{}".format(*_LOWEST)):
+        wrong = f"jit(chip={options['chip']!r}) compiles for that alone: leave it out"
+        raise DoesNotCompile(f"{_place(dispatcher.py_func)}: {_name(dispatcher.py_func)}: {wrong}")
+    twin = type(dispatcher)(dispatcher.py_func, {**options, "chip": architecture})
+    if not dispatcher._can_compile:  # anything but its explicit signatures
+        for types in dispatcher.overloads:
+            twin.compile(types)
+        twin.disable_compile()
+    return twin
+
+
+class _Unlaunched:
+    """Stands for what numba-cuda-mlir compiled for a launch."""
+
+    def __getattr__(self, _: str) -> NoReturn:
+        _refuse("registers and occupancy of a kernel")
+
+
+def _compiles(
+    compiled: Callable[[Any], Any], _grid: Any, block: Any, _stream: Any, shared_bytes: Any, *_cluster: Any
+) -> Callable[..., Compiled]:
+    """Stands for the `LaunchConfiguration` of numba-cuda-mlir, which would launch what it compiles."""
+
+    def launch(*args: Any) -> Compiled:
+        image, entry, *_ = compiled(args)
+        return Compiled(image, entry, block, shared_bytes or 0)
+
+    return launch
+
+
 class _LargestBlock(int):
     """Stands for the largest block that the registers of a kernel allow; these differ by architecture."""
+
+    __eq__, __hash__ = object.__eq__, object.__hash__  # no launch configuration of 1024 threads is this one
+
+
+_LARGEST = _LargestBlock(_MOST_THREADS)
+
+
+def _threads_for_all(launch: Any, *_: Any) -> int:
+    """Returns the threads of a block as the `ForAll` of a Numba would find them on a device."""
+    return launch.thread_per_block or _LARGEST
+
+
+def _fitted(compiled: Compiled, launch_bounds: Any) -> Compiled:
+    """Returns what was compiled with the block that it would be launched with."""
+    if not isinstance(compiled.block[0], _LargestBlock):
+        return compiled
+    bounds = launch_bounds or _MOST_THREADS
+    bound = bounds if isinstance(bounds, int) else bounds[0]
+    registers = cubin.registers(compiled.image)[compiled.entry]
+    return compiled._replace(block=(min(threads_by_registers(registers), bound), 1, 1))
 
 
 class _RecordedKernel:
@@ -227,19 +350,15 @@ class _RecordedKernel:
         # `cuda.Out(array)` and its like hold the array as their value.
         self._device.fills_host_arrays |= any(isinstance(getattr(arg, "value", arg), ndarray) for arg in args)
         compiled = partial(self.compiled, tuple(block), shared_bytes)
-        self._device.record(CapturedLaunch(_name(self.py_func), tuple(grid), compiled))
+        self._device.record(CapturedLaunch(_name(self.py_func), tuple(grid), compiled, _COMPILERS))
 
     def compiled(self, block: Dimensions, shared_bytes: int, architecture: str) -> Compiled:
         """Compiles for an architecture, once. Globals of the kernel are read when it first compiles."""
         capability, kernel = _capability(architecture), self._lowered
         with self._device.compiles(self.py_func):
             image = kernel._codelibrary.get_cubin(cc=capability).code  # Numba keeps it
-        if isinstance(block[0], _LargestBlock):
-            bounds = self._options.get("launch_bounds") or _MOST_THREADS
-            bound = bounds if isinstance(bounds, int) else bounds[0]
-            registers = cubin.registers(image)[kernel.entry_name]
-            block = (min(threads_by_registers(registers), bound), 1, 1)
-        return Compiled(image, kernel.entry_name, block, shared_bytes)
+        compiled = Compiled(image, kernel.entry_name, block, shared_bytes)
+        return _fitted(compiled, self._options.get("launch_bounds"))
 
     @cached_property
     def _lowered(self) -> Any:
@@ -316,19 +435,18 @@ def _author_wrote(py_func: Any) -> Any:
 def _name(py_func: Any) -> str:
     function = _author_wrote(py_func)
     module = function.__module__ or ""  # what `exec` makes may have none
-    of_numba = module.startswith("numba.")  # assignment to an array's elements, `cuda.reduce`
+    of_numba = module.startswith(("numba.", "numba_cuda_mlir."))  # an array's assignment, `cuda.reduce`
     return f"{module}.{function.__name__}" if of_numba else str(function.__name__)
 
 
 def _message(error: Exception, py_func: Any) -> str:
     """Returns what the compiler said first, after the user's line that it speaks of."""
-    from numba.core.errors import NumbaError
-
     name = _author_wrote(py_func).__name__
     text = re.sub(r" at 0x[0-9a-f]+", "", re.sub(r"'_Z\w+'", name, str(error)))
     refused = _ASSEMBLER.findall(text)
     words = " ".join(refused or _AROUND.sub("", text).split())
-    clear = refused or isinstance(error, (NumbaError, TypeError, ValueError))
+    of_numba = any(base.__name__ == "NumbaError" for base in type(error).__mro__)  # of one of three classes
+    clear = refused or of_numba or isinstance(error, (TypeError, ValueError))
     kind = "" if clear else f"{type(error).__name__}: "
     return f"{_place(py_func, error)}: {name}: {kind}{words}"
 
@@ -344,7 +462,8 @@ def _place(py_func: Any, error: Exception | None = None) -> str:
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__ if error else None)]
     steps = [getattr(frame.f_locals.get("self"), "__dict__", {}).get("loc") for frame in reversed(frames)]
     locs = [(loc.filename, loc.line) for loc in steps if isinstance(loc, numba.cuda.core.ir.Loc)]
-    libraries = tuple(str(Path(library.__file__).parent) for library in (numba, numba.cuda))
+    loaded = (numba, numba.cuda, sys.modules.get("numba_cuda_mlir", numba))
+    libraries = tuple(str(Path(library.__file__).parent) for library in loaded)
     for name, line in (*_PLACE.findall(str(error)), *locs):
         path = os.path.abspath(name)  # noqa: PTH100 - Path's has no answer to Numba's ../..
         if int(line or 0) and Path(path).is_file() and not path.startswith(libraries):

@@ -172,7 +172,7 @@ class TritonStandIn(StandIn):
         blocks = (int(x) * (options.get("num_ctas") or 1), int(y), int(z))
         if math.prod(blocks):  # else Triton launches nothing
             compiled = functools.partial(self._compiled, function, held, options)
-            self._record(CapturedLaunch(function.__name__, blocks, compiled))
+            self._record(CapturedLaunch(function.__name__, blocks, compiled, ("triton",)))
         return _Launched()
 
     def _compiled(self, function: Any, args: Any, options: dict[str, Any], architecture: str) -> Compiled:

@@ -42,23 +42,31 @@ def kernel_facts(
 
 
 def autotuned(kernels: Iterable[KernelFacts]) -> dict[str, dict[str, str]]:
-    """Returns kernel → the configuration by which Triton's autotuner launched it last.
+    """Returns kernel → the configuration by which Triton's or Helion's autotuner launched it last.
 
     Several tuners may have kernels of one name, as in two tests. Then those count whose number of warps fits
-    the launch; if they differ, we do not know.
+    the launch; if they differ, we do not know. A configuration that a Helion kernel is given is not tuned.
     """
     # A search takes 20 to 40 ms, and Triton mangles no names.
     plain = [kernel for kernel in kernels if not (kernel.symbol or "").startswith("_Z")]
     launched = {kernel.name: math.prod(kernel.block or ()) for kernel in plain}
-    tuners = _living("triton.runtime.autotuner", "Autotuner") if launched else []
+    if not launched:
+        return {}
+    chosen = [
+        (tuner.base_fn.__name__, configuration(config))
+        for tuner in _living("triton.runtime.autotuner", "Autotuner")
+        if (config := getattr(tuner, "best_config", None)) is not None
+    ]
+    for bound in _living("helion.runtime.kernel", "BoundKernel"):  # one of these for each kind of arguments
+        if bound._config is not None and len(bound.kernel.configs) != 1:
+            settings = {name: str(value) for name, value in bound._config.items()}
+            chosen.append((f"_helion_{bound.kernel.name}", settings))  # it launches a kernel of Triton
     choices: dict[str, dict[str, str]] = {}
     for name, threads in launched.items():
-        tuned = [tuner for tuner in tuners if tuner.base_fn.__name__ == name]
-        chosen = [config for tuner in tuned if (config := getattr(tuner, "best_config", None)) is not None]
-        fitting = [config for config in chosen if _WARP * config.num_warps == threads] or chosen
-        settings = [configuration(config) for config in fitting]
-        if settings and all(other == settings[0] for other in settings):
-            choices[name] = settings[0]
+        tuned = [settings for kernel, settings in chosen if kernel == name]
+        fitting = [each for each in tuned if _WARP * int(each.get("num_warps", 0)) == threads] or tuned
+        if fitting and all(other == fitting[0] for other in fitting):
+            choices[name] = fitting[0]
     return choices
 
 

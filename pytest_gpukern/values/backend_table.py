@@ -23,7 +23,6 @@ class BackendRow(NamedTuple):
         simulated_by: what opens it while the simulator is on; None if it cannot run there.
         captured_by: module in `pytest_gpukern.code` and the class in it that stands in for the device while
             kernels are compiled without one; None if that cannot be.
-        compilers: distributions that make its machine code.
         arrays: the types of its arrays, each as (module, name).
         packages: top-level Python packages that define its errors and array types.
         imports: modules that take long to import and make no CUDA context. A session imports them before its
@@ -38,7 +37,6 @@ class BackendRow(NamedTuple):
     extra: str | None = None
     simulated_by: str | None = None
     captured_by: str | None = None
-    compilers: tuple[str, ...] = ()
     arrays: tuple[tuple[str, str], ...] = ()
     packages: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
@@ -61,7 +59,6 @@ BACKENDS: dict[str, BackendRow] = {
         extra="cu13",
         simulated_by="numba:SimulatedBackend",
         captured_by="numba:NumbaStandIn",
-        compilers=("numba", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvrtc"),
         arrays=(
             ("numba.cuda.simulator.cudadrv.devicearray", "FakeCUDAArray"),
             *(
@@ -115,7 +112,6 @@ BACKENDS: dict[str, BackendRow] = {
         extra="triton",
         simulated_by="torch:InterpretedBackend",
         captured_by="triton:TritonStandIn",
-        compilers=("triton",),
         packages=("triton",),
         imports=("torch", "triton"),
         distributions=("triton",),

@@ -10,6 +10,7 @@ from made_up_runs import whole_run
 from repositories import Repository
 
 from pytest_gpukern.cli.report import report_files
+from pytest_gpukern.values.backend_table import installed
 from pytest_gpukern.values.untrusted_json import FileError
 
 pytest.importorskip("cuda.pathfinder", reason="the extra `code` is not installed")
@@ -189,8 +190,11 @@ def test_code_is_recorded_compared_and_told_when_it_grew(pytester, suite, on_one
     assert code["sm_80"] == cases["scaling/numba.plain/n=1000,block=128"]["code"]["sm_80"]
 
 
-def test_tests_end_at_their_call_and_say_what_cannot_be_known(pytester):
-    pytester.makepyfile(test_plain=PLAIN)
+@pytest.mark.parametrize("library", ["numba", "numba_cuda_mlir"])
+def test_tests_end_at_their_call_and_say_what_cannot_be_known(pytester, library):
+    if not installed(library):
+        pytest.skip("the extra `mlir` is not installed")
+    pytester.makepyfile(test_plain=PLAIN.replace("from numba import", f"from {library} import"))
     options = ("--gpukern-code=sm_90", "-rs", "--gpukern-report=a.json")
     result = run(pytester, *options, file="test_plain.py", status=1)
     result.assert_outcomes(passed=3, failed=1, skipped=3, deselected=1)

@@ -210,9 +210,9 @@ def test_numba_cuda_mlir_does_for_numba_where_kernels_are_run(monkeypatch):
 
 def test_the_cuda_target_is_numba_cuda_and_not_numbas_own(monkeypatch):
     found = backend_table.importlib.util.find_spec
-    monkeypatch.setattr(
-        backend_table.importlib.util, "find_spec", lambda name: None if name == "numba_cuda" else found(name)
-    )
+    missing = ("numba_cuda", "numba_cuda_mlir")
+    finds = lambda name: None if name in missing else found(name)  # noqa: E731
+    monkeypatch.setattr(backend_table.importlib.util, "find_spec", finds)
     installing = "pip install 'pytest-gpukern[cu13]'"
     assert backend_table.missing_library("numba") == f"numba-cuda is not installed; {installing}"
 

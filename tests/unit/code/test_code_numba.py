@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
 import os
@@ -12,6 +13,7 @@ import sys
 import pytest
 
 from pytest_gpukern.code.numba import NumbaStandIn
+from pytest_gpukern.gpu.fingerprint import library_versions
 
 SCRIPT = """
 import json, math, sys
@@ -21,6 +23,7 @@ from pytest_gpukern.gpu import cubin
 launches = []
 device = NumbaStandIn()
 device.install(launches.append)
+from numba import cuda as numba_cuda
 from numba import cuda, float32, guvectorize, vectorize
 from numba.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float32
 single, double = np.ones(4096, np.float32), np.ones(4096)
@@ -120,6 +123,7 @@ CASES = {
     "host arrays": lambda: add[1, 32](single, single),
     "given": lambda: add[1, 32](device.given(single), device.given(single.copy())),
     "given strided": lambda: add[1, 32](device.given(single[::2]), device.given(single)),
+    "given to numba": lambda: numba_cuda.jit(sine)[1, 32](device.given(single)),
     "for all": lambda: add.forall(1000)(dev(single), dev(single)),
     "for all free": lambda: free.forall(10**6)(dev(single)),
     "for all bounded": lambda: launch_bounds.forall(10**6)(dev(single)),
@@ -164,7 +168,8 @@ def compiled(launch, architecture):
     except Exception as error:
         return [type(error).__name__, str(error)]
     code, registers = cubin.code_sha256(image), cubin.registers(image)[entry]
-    return dict(code=code, registers=registers, block=block, shared_bytes=shared_bytes, image=id(image))
+    facts = dict(block=block, shared_bytes=shared_bytes, image=id(image), made_for=image[49])
+    return dict(code=code, registers=registers, **facts)
 result = {name: found(name) for name in sys.argv[1:] or CASES}
 add[1, 32](single, single)
 answers["after"] = device.why_unknown(AssertionError())
@@ -178,13 +183,33 @@ print(json.dumps(result | {"answers": answers}))
 """
 
 
-@pytest.fixture(scope="module")
-def script(tmp_path_factory):
-    path = tmp_path_factory.mktemp("kernels") / "kernels.py"
-    path.write_text(SCRIPT, encoding="utf-8")
+NUMBA, MLIR = "numba-cuda", "numba-cuda-mlir"
+FOR_MLIR = {
+    "from numba import cuda, float32,": "from numba_cuda_mlir import cuda; from numba_cuda_mlir.types import"
+    " float32; from numba import",
+    "numba.cuda.random": "numba_cuda_mlir.cuda.random",
+    "alike = {": "alike = {'sine chip': cuda.jit(chip='sm_80')(sine), ",
+}
+"""Turns the script, line by line, into one of numba-cuda-mlir."""
+of_numba = pytest.mark.parametrize("script", [NUMBA], indirect=True)
+of_mlir = pytest.mark.parametrize("script", [MLIR], indirect=True)
+
+
+@pytest.fixture(scope="module", params=[NUMBA, MLIR])
+def script(request, tmp_path_factory):
+    text = SCRIPT
+    if request.param == MLIR:
+        if not library_versions((MLIR,)):
+            pytest.skip("the extra `mlir` is not installed")
+        for words, others in FOR_MLIR.items():
+            text = text.replace(words, others)
+    path = tmp_path_factory.getbasetemp() / request.param / "kernels.py"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
     return path
 
 
+@functools.cache
 def run(script, *names, **environment):
     clean = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA")}
     command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", str(script), *names]
@@ -216,19 +241,25 @@ def test_a_launch_has_the_kernel_s_name_and_shape_and_is_compiled_with_its_entry
 def test_code_differs_by_architecture_and_by_the_types_of_arguments(found):
     codes = [launched(found, "add", "sm_80"), launched(found, "add"), launched(found, "add double")]
     assert len({each["code"] for each in codes}) == 3
-    assert launched(found, "given strided")["code"] != launched(found, "add")["code"]
+    assert [each["made_for"] for each in codes] == [80, 90, 90]
+
+
+@of_numba
+def test_code_differs_by_strides_and_by_fast_math(found):
+    for case, other in (("given strided", "add"), ("sine fastmath", "sine")):
+        assert launched(found, case)["code"] != launched(found, other)["code"]
 
 
 def test_equal_launches_compile_once_and_arrays_of_the_host_have_the_types_of_device_arrays(found):
-    cases = "add", "add again", "for all", "specialized", "given", "host arrays"
+    cases = "add", "add again", "for all", "given", "host arrays"
     assert len({launched(found, case)["image"] for case in cases}) == 1
+    assert launched(found, "specialized")["code"] == launched(found, "add")["code"]
 
 
 def test_options_reach_the_compilers(found):
     assert launched(found, "free")["registers"] > 64
     assert launched(found, "bound")["registers"] <= 32
-    codes = {launched(found, case)["code"] for case in ("sine", "sine fastmath", "sine debug opt")}
-    assert len(codes) == 3
+    assert launched(found, "sine debug opt")["code"] != launched(found, "sine")["code"]
     assert launched(found, "sine lineinfo")["registers"] == launched(found, "sine")["registers"]
     assert launched(found, "sine lto")["registers"] > 0
 
@@ -245,13 +276,15 @@ def test_forall_takes_the_largest_block_that_the_registers_of_the_architecture_a
     assert 65536 - 128 * registers < threads * registers <= 65536
 
 
+@of_numba
 def test_kernels_of_ufuncs_have_the_name_of_the_author_s_function(found):
     for case, name in (("vectorize", "product"), ("guvectorize", "doubled")):
         assert [launch["kernel"] for launch in found[case]["launches"]] == [name]
         assert launched(found, case)["registers"] > 0
 
 
-WORKS = ["grid sync", "random", "streams", "arrays", "signed twice", "signed", "reads before a launch"]
+WORKS = ["grid sync", "streams", "arrays", "signed twice", "signed", "reads before a launch"]
+WORKS += ["given to numba"]
 
 
 @pytest.mark.parametrize("case", WORKS)
@@ -261,9 +294,15 @@ def test_what_host_code_does_around_launches_works(found, case):
 
 
 def test_kernels_of_numba_itself_are_told_from_the_user_s(found):
-    *names, made = (found[case]["launches"][0]["kernel"] for case in ("reduce", "assignment", "of exec"))
-    assert all(name.startswith("numba.cuda.") for name in names)
+    of_itself, made = (found[case]["launches"][0]["kernel"] for case in ("assignment", "of exec"))
+    assert re.match(r"numba(_cuda_mlir\.numba_)?\.?cuda\.", of_itself)
     assert made == "of_exec"
+
+
+@of_numba
+def test_kernels_that_numba_makes_of_functions_are_compiled(found):
+    assert launched(found, "random")["registers"] > 0
+    assert found["reduce"]["launches"][0]["kernel"].startswith("numba.cuda.")
 
 
 COMPILERS_SAY = {
@@ -276,7 +315,14 @@ COMPILERS_SAY = {
 }
 
 
-@pytest.mark.parametrize("case", COMPILERS_SAY)
+OF_MLIR = ("lists", "calls_wrong", "too_much_shared")  # it words the others in its own way
+
+
+@pytest.mark.parametrize(
+    ("script", "case"),
+    [*((NUMBA, case) for case in COMPILERS_SAY), *((MLIR, case) for case in OF_MLIR)],
+    indirect=["script"],
+)
 def test_code_that_does_not_compile_is_told_with_the_user_s_line(found, script, case):
     (line,) = [at for at, text in enumerate(SCRIPT.splitlines(), 1) if text.endswith(f"# in {case}")]
     at_import = [found[case]["error"]] if found[case]["error"] else []
@@ -295,6 +341,7 @@ CALLS_SAY = {
 }
 
 
+@of_numba
 @pytest.mark.parametrize("case", CALLS_SAY)
 def test_a_call_that_does_not_fit_is_told_at_the_launch(found, script, case):
     kind, message = found[case]["error"]
@@ -304,8 +351,23 @@ def test_a_call_that_does_not_fit_is_told_at_the_launch(found, script, case):
     assert not found[case]["launches"]
 
 
-READS = ["copy_to_host", "asarray", "element", "elapsed_time", "attribute", "shared bytes", "reduce"]
-READS += ["occupancy"]
+MLIR_SAYS = {
+    "signed double": "signed: No matching definition for argument type(s) (Array(float64",
+    "signed with too few": "signed: No matching definition for argument type(s)",
+    "no type": "add: Cannot determine Numba type of <class 'object'>",
+    "sine chip": "sine: jit(chip='sm_80') compiles for that alone: leave it out",
+}
+
+
+@of_mlir
+@pytest.mark.parametrize("case", MLIR_SAYS)
+def test_a_call_that_does_not_fit_is_told_as_numba_cuda_mlir_compiles_it(found, script, case):
+    kind, message = launched(found, case)
+    assert kind == "DoesNotCompile"
+    assert re.match(rf"{re.escape(str(script))}:\d+: {re.escape(MLIR_SAYS[case])}", message)
+
+
+READS = ["copy_to_host", "asarray", "element", "elapsed_time", "attribute", "shared bytes", "occupancy"]
 
 
 @pytest.mark.parametrize("case", READS)
@@ -325,7 +387,7 @@ def test_an_unknown_architecture_is_told_with_those_that_exist(found):
 
 
 def test_code_is_the_same_in_another_process_that_compiled_in_another_order(found, script):
-    cases = ["grid sync", "vectorize", "random", "free", "add double", "add"]
+    cases = ["grid sync", "sine", "free", "add double", "add"]
     again = run(script, *cases, PYTHONHASHSEED="7")
     for case in cases:
         for architecture in ("sm_80", "sm_90"):
@@ -339,6 +401,22 @@ def test_another_version_of_numba_cuda_is_refused_with_the_remedy(monkeypatch, v
         NumbaStandIn().install(print)
 
 
+@pytest.mark.parametrize("version", ["0.5.4", "0.7.0"])
+def test_another_version_of_numba_cuda_mlir_is_refused_as_it_is_imported(tmp_path, version):
+    folder = tmp_path / f"numba_cuda_mlir-{version}.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: numba-cuda-mlir\nVersion: {version}\n")
+    (tmp_path / "numba_cuda_mlir").mkdir()
+    installs = "from pytest_gpukern.code.numba import NumbaStandIn; NumbaStandIn().install(print)"
+    code = f"{installs}; from numba_cuda_mlir import cuda"
+    command = [sys.executable, "-c", code]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    error = rf"ImportError: numba-cuda-mlir is {version}, and must be >=0\.6,<0\.7; .*pytest-gpukern\[mlir\]"
+    assert re.search(error, done.stderr), done.stderr
+
+
+@of_numba
 def test_the_simulator_is_refused(script):
     with pytest.raises(AssertionError, match="NUMBA_ENABLE_CUDASIM is on"):
         run(script, NUMBA_ENABLE_CUDASIM="1")

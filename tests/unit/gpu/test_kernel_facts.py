@@ -232,6 +232,26 @@ class Autotuner:
             self.best_config = SimpleNamespace(num_warps=warps, all_kwargs=lambda: chosen)
 
 
+class BoundKernel:
+    """Helion's 1.2.0, as far as it tells what it launches; before its first call its `_config` is None."""
+
+    def __init__(self, name, config, configs=()):
+        self.kernel, self._config = SimpleNamespace(name=name, configs=list(configs)), config
+
+
+def test_what_helions_autotuner_chose_is_known_by_the_kernels_it_launched(monkeypatch):
+    monkeypatch.setitem(sys.modules, "helion.runtime.kernel", SimpleNamespace(BoundKernel=BoundKernel))
+    launched = [structs.replace(SEEN, name=f"_helion_{name}") for name in ("add", "given")]
+    config = {"block_sizes": [64, 32], "num_warps": 8, "num_stages": 2}
+    bound = [BoundKernel("add", None), BoundKernel("add", config), BoundKernel("given", config, [config])]
+    chosen = {"block_sizes": "[64, 32]", "num_warps": "8", "num_stages": "2"}
+    assert autotuned(launched) == {"_helion_add": chosen}
+    bound.append(BoundKernel("add", config | {"num_warps": 4}))  # of other arguments, launched 128 threads
+    assert autotuned(launched) == {"_helion_add": chosen}
+    bound.append(BoundKernel("add", config | {"num_stages": 3}))
+    assert autotuned(launched) == {}, "either of them may have launched it"
+
+
 def test_what_tritons_autotuner_chose_is_known_by_the_kernels_it_launched(monkeypatch):
     def softmax():
         """Stands for the kernel's source."""
