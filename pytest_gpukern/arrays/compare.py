@@ -204,9 +204,12 @@ class _Piece:
     start: int
 
     def extreme(self, values: np.ndarray[Any, Any]) -> Extreme:
-        """Returns the largest of these errors of the elements; the first one if several are equal."""
+        """Returns the largest of these errors of the elements; the first one if several are equal.
+
+        No element stands for an error of 0, which unwritten elements have, too.
+        """
         at = int(values.argmax())
-        return Extreme(float(values[at]), self.start + at, self.expected[at].item(), self.actual[at].item())
+        return Extreme(0.0) if values[at] == 0 else Extreme(float(values[at]), self.start + at, self.expected[at].item(), self.actual[at].item())
 
 
 def _compare_piece(piece: _Piece, tolerance: Tolerance, poison: int | None) -> Comparison | None:

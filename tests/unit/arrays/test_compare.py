@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_gpukern import Tolerance
 from pytest_gpukern.arrays import compare as comparison
-from pytest_gpukern.arrays.compare import POISON, POISONS, compare, disturbed, draw_poisons
+from pytest_gpukern.arrays.compare import POISON, POISONS, Extreme, compare, disturbed, draw_poisons
 from pytest_gpukern.arrays.memory import INPUT_GUARD, OUTPUT_GUARD
 from pytest_gpukern.backends.foreign_array import poison
 from pytest_gpukern.check.diagnosis import Fault, diagnose_values
@@ -375,3 +375,9 @@ def test_a_gap_beside_wrong_values_is_named_first_and_both_are_described():
     assert "2 of 3 elements" in found.message
     assert "1 still hold poison" in found.message
     assert "worst absolute error 6 at [1]: expected 1.0, actual 7.0" in found.message
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+def test_no_element_stands_for_an_error_of_zero_where_what_differs_was_not_written(dtype):
+    found = compare(np.append(unwritten(2, dtype), np.ones(3, dtype)), np.ones(5, dtype), Tolerance())
+    assert (found.unwritten, found.absolute, found.relative) == (2, Extreme(0.0), Extreme(0.0))
