@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import json
+import os
 import re
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_gpukern.cli import exits
+from pytest_gpukern.problems.discovery import backends_in
 from pytest_gpukern.values.atomic_file import replace
+from pytest_gpukern.values.backend_table import BACKENDS, missing_library
 from pytest_gpukern.values.untrusted_json import FileError
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -48,7 +52,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         f"Prepares the current folder: adds {_OPTION} to the file that pytest reads, or to {_PYPROJECT}, "
         "and writes a first test, a workflow for GitHub and the folder of baselines. Overwrites no file. "
-        "If pytest reads a file of a folder above, prints the line to add there. "
+        "The test is Triton's where Triton is used and Numba's CUDA is not. The workflow goes to the root of "
+        "the git repository, and runs in the current folder. If pytest reads a file of a folder above, "
+        "prints the line to add there. "
         "Exit status: 0 fine, 1 a line is left for you to add, 3 a file cannot be read or written."
     )
     parser.set_defaults(run=lambda _: init(Path.cwd()))
@@ -58,12 +64,13 @@ def init(folder: Path) -> int:
     try:
         configuration = _configuration(folder)
         tests = _tests_folder(folder, configuration)
-        test, workflow = ((_TEMPLATES / name).read_bytes() for name in ("test_saxpy.py", "kernels.yml"))
-        workflows = folder / ".github" / "workflows"
+        used = backends_in(folder).keys()
+        backend = _first_backend(used)
+        test = _TEMPLATES / ("test_saxpy_triton.py" if backend == "triton" else "test_saxpy.py")
         files = (
-            (tests / "test_saxpy.py", test, "a first test"),
+            (tests / "test_saxpy.py", test.read_bytes(), "a first test"),
             (tests / "baselines" / ".gitkeep", b"", "for recorded times; commit this folder"),
-            (workflows / "kernels.yml", workflow, 'for CI; look at its lines marked "replace"'),
+            (*_workflow(folder, {*used, backend}), 'for CI; look at its lines marked "replace"'),
         )
         written = _write_option(configuration, folder)
         lines = [_line(folder, configuration.path, written, configuration.line)]
@@ -75,10 +82,36 @@ def init(folder: Path) -> int:
     if by_hand:
         lines += ["", f"Add to {configuration.path}, below [{configuration.section}]:"]
         lines += [f"  {configuration.line}"]
-    installed = importlib.util.find_spec("numba_cuda") is not None
-    command = f"pytest {_shown(folder, files[0][0])}" if installed else "pip install 'pytest-gpukern[numba]'"
+    installed = missing_library(backend, compiles=True) is None
+    install = f"pip install 'pytest-gpukern[{backend}]'"
+    command = f"pytest {_shown(folder, files[0][0])}" if installed else install
     exits.show([*lines, "", f"Next: {command}"])
     return exits.BAD if by_hand else exits.FINE
+
+
+def _first_backend(used: Collection[str]) -> str:
+    """Returns which backend the first test is of: by what the project uses, else by what is installed."""
+    both = ("numba", "triton")
+    names = [of for of in both if of in used] or [of for of in both if not missing_library(of, compiles=True)]
+    return names[0] if names else "numba"
+
+
+def _workflow(folder: Path, used: Collection[str]) -> tuple[Path, bytes]:
+    """Returns file and text of the workflow: GitHub reads it in the repository's root only."""
+    top = next((of for of in (folder, *folder.parents) if (of / ".git").exists()), folder)
+    part = folder.relative_to(top).as_posix()
+    name = "kernels" if folder == top else re.sub(r"[^\w.]+", "-", f"kernels-{part}", flags=re.ASCII)
+    text = (_TEMPLATES / "kernels.yml").read_text(encoding="utf-8")
+    text = text.replace("name: kernels", f"name: {name}", 1).replace(
+        'FOLDER: "."', f"FOLDER: {json.dumps(part)}"
+    )
+    for extra, backends in (
+        ("cu13", sorted(used)),
+        ("code", sorted(of for of in used if BACKENDS[of].simulated_by)),
+    ):
+        extras = [more for of in backends for more in (BACKENDS[of].extra or "").split(",") if more != "cu13"]
+        text = text.replace(f"[{extra}]", f"[{','.join(dict.fromkeys((extra, *filter(None, extras))))}]")
+    return top / ".github" / "workflows" / f"{name}.yml", text.encode()
 
 
 def _configuration(folder: Path) -> _Configuration:
@@ -179,4 +212,4 @@ def _line(folder: Path, path: Path, written: bool, purpose: str) -> str:
 
 
 def _shown(folder: Path, path: Path) -> str:
-    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+    return os.path.relpath(path, folder)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_gpukern.baseline.store import CODE
 from pytest_gpukern.cli import exits
 from pytest_gpukern.findings.trend import FEWEST_SESSIONS, SeriesKey, Trend
+from pytest_gpukern.problems.discovery import folders_of
 from pytest_gpukern.report import units
 from pytest_gpukern.report.details import epochs, gpu_trace
 from pytest_gpukern.report.forms import file_content
@@ -102,12 +102,9 @@ def report_files(path: Path, *, code: bool = False) -> list[Path]:
     if not path.is_dir():
         return [path]
     files = []
-    for folder, below, names in os.walk(path):
-        others = {"__pycache__", "node_modules", "site-packages"}
-        below[:] = sorted(name for name in below if not name.startswith(".") and name not in others)
-        here = Path(folder)
+    for here, names in folders_of(path):
         if here == path or here.name == "baselines":
-            of = [name for name in sorted(names) if code or not name.endswith(f".{CODE}.json")]
+            of = [name for name in names if code or not name.endswith(f".{CODE}.json")]
             files += [here / name for name in of if fnmatch.fnmatchcase(name, "[!.]*.*.json")]
     if not files:
         raise FileError(path, "holds no baseline files", "Give a run file, a baseline file or their folder")
