@@ -330,7 +330,7 @@ def test_a_project_of_a_monorepo_records_by_hand_and_compares_in_its_folder(tmp_
     folders = [workflow["jobs"][name]["defaults"]["run"] for name in ("without-gpu", "gpu")]
     assert folders == 2 * [{"working-directory": "${{ env.FOLDER }}"}]
     commit, options = origin.commit(), "-p fake_gpu --gpukern-isolate=off --gpukern-sessions=1"
-    by_hand = {"baseline": "create", "cases": "", "reason": ""}
+    by_hand = {"baseline": "create"}
     for event, inputs in (("workflow_dispatch", by_hand), ("push", {})):
         runner = Runner(tmp_path / event, origin, event, commit, options, env=workflow["env"], **inputs)
         assert runner.run(workflow["jobs"]["gpu"]) == 0, runner.output
