@@ -7,14 +7,13 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_gpukern.cli import exits
-from pytest_gpukern.problems.discovery import backends_in
 from pytest_gpukern.values.atomic_file import replace
-from pytest_gpukern.values.backend_table import BACKENDS, missing_library
+from pytest_gpukern.values.backend_table import missing_library
+from pytest_gpukern.values.project import backends_in
 from pytest_gpukern.values.untrusted_json import FileError
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -64,13 +63,17 @@ def init(folder: Path) -> int:
     try:
         configuration = _configuration(folder)
         tests = _tests_folder(folder, configuration)
-        used = backends_in(folder).keys()
-        backend = _first_backend(used)
-        test = _TEMPLATES / ("test_saxpy_triton.py" if backend == "triton" else "test_saxpy.py")
+        used = backends_in(folder)
+        only_triton = missing_library("numba") and not missing_library("triton", compiles=True)
+        backend = "triton" if "numba" not in used and ("triton" in used or only_triton) else "numba"
+        test = _TEMPLATES / f"test_saxpy_{backend}.py"
         files = (
             (tests / "test_saxpy.py", test.read_bytes(), "a first test"),
             (tests / "baselines" / ".gitkeep", b"", "for recorded times; commit this folder"),
-            (*_workflow(folder, {*used, backend}), 'for CI; look at its lines marked "replace"'),
+            (
+                *_workflow(folder, triton="triton" in {*used, backend}),
+                'for CI; look at its lines marked "replace"',
+            ),
         )
         written = _write_option(configuration, folder)
         lines = [_line(folder, configuration.path, written, configuration.line)]
@@ -82,35 +85,23 @@ def init(folder: Path) -> int:
     if by_hand:
         lines += ["", f"Add to {configuration.path}, below [{configuration.section}]:"]
         lines += [f"  {configuration.line}"]
-    installed = missing_library(backend, compiles=True) is None
-    install = f"pip install 'pytest-gpukern[{backend}]'"
-    command = f"pytest {_shown(folder, files[0][0])}" if installed else install
+    command = f"pytest {os.path.relpath(files[0][0], folder)}"
+    if missing_library(backend, compiles=True):
+        command = f"pip install 'pytest-gpukern[{backend}]'"
     exits.show([*lines, "", f"Next: {command}"])
     return exits.BAD if by_hand else exits.FINE
 
 
-def _first_backend(used: Collection[str]) -> str:
-    """Returns which backend the first test is of: by what the project uses, else by what is installed."""
-    both = ("numba", "triton")
-    names = [of for of in both if of in used] or [of for of in both if not missing_library(of, compiles=True)]
-    return names[0] if names else "numba"
-
-
-def _workflow(folder: Path, used: Collection[str]) -> tuple[Path, bytes]:
+def _workflow(folder: Path, *, triton: bool) -> tuple[Path, bytes]:
     """Returns file and text of the workflow: GitHub reads it in the repository's root only."""
     top = next((of for of in (folder, *folder.parents) if (of / ".git").exists()), folder)
     part = folder.relative_to(top).as_posix()
     name = "kernels" if folder == top else re.sub(r"[^\w.]+", "-", f"kernels-{part}", flags=re.ASCII)
     text = (_TEMPLATES / "kernels.yml").read_text(encoding="utf-8")
-    text = text.replace("name: kernels", f"name: {name}", 1).replace(
-        'FOLDER: "."', f"FOLDER: {json.dumps(part)}"
-    )
-    for extra, backends in (
-        ("cu13", sorted(used)),
-        ("code", sorted(of for of in used if BACKENDS[of].simulated_by)),
-    ):
-        extras = [more for of in backends for more in (BACKENDS[of].extra or "").split(",") if more != "cu13"]
-        text = text.replace(f"[{extra}]", f"[{','.join(dict.fromkeys((extra, *filter(None, extras))))}]")
+    text = text.replace("name: kernels", f"name: {name}", 1)
+    text = text.replace('FOLDER: "."', f"FOLDER: {json.dumps(part)}")
+    if triton:
+        text = re.sub(r"(pytest-gpukern\[\w+)", r"\1,triton", text)
     return top / ".github" / "workflows" / f"{name}.yml", text.encode()
 
 
@@ -207,9 +198,5 @@ def _create(path: Path, content: bytes) -> bool:
 
 
 def _line(folder: Path, path: Path, written: bool, purpose: str) -> str:
-    shown = _shown(folder, path)
+    shown = os.path.relpath(path, folder)
     return f"wrote  {shown:30}  {purpose}" if written else f"left   {shown:30}  is there already"
-
-
-def _shown(folder: Path, path: Path) -> str:
-    return os.path.relpath(path, folder)

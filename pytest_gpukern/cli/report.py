@@ -10,7 +10,6 @@ from pathlib import Path
 from pytest_gpukern.baseline.store import CODE
 from pytest_gpukern.cli import exits
 from pytest_gpukern.findings.trend import FEWEST_SESSIONS, SeriesKey, Trend
-from pytest_gpukern.problems.discovery import folders_of
 from pytest_gpukern.report import units
 from pytest_gpukern.report.details import epochs, gpu_trace
 from pytest_gpukern.report.forms import file_content
@@ -19,6 +18,7 @@ from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.terminal import render
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.form_table import FORMS, suffix_of, suffixes
+from pytest_gpukern.values.project import folders_of
 from pytest_gpukern.values.untrusted_json import FileError
 
 _MOST_TRENDS = 20

@@ -123,9 +123,9 @@ def _libraries(machine: Machine) -> Iterator[Advice]:
         yield Advice(
             Severity.WARNING, "nvidia-ml-py", text, "pip uninstall pynvml; pip install -U nvidia-ml-py"
         )
-    for name, (file, problem) in machine.lacks.items():
+    for name, (file, lack) in machine.lacks.items():
         if machine.no_gpu is None or BACKENDS[name].simulated_by:  # else nothing would run it here
-            missing, _, remedy = problem.partition("; ")
+            missing, _, remedy = lack.partition("; ")
             yield Advice(Severity.WARNING, name, f"{file} uses it, and {missing}", remedy)
     for name, problem in machine.backends.items():
         if problem is not None:

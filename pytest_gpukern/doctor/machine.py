@@ -18,10 +18,10 @@ from pytest_gpukern.gpu.errors import DeviceError, DeviceLockTimeout, NvmlUnavai
 from pytest_gpukern.gpu.fingerprint import library_versions
 from pytest_gpukern.gpu.lock import DeviceLock
 from pytest_gpukern.gpu.selection import missing_gpu_reason, visible_devices
-from pytest_gpukern.problems.discovery import backends_in
 from pytest_gpukern.sanitizer.self_check import missed_fault
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
 from pytest_gpukern.values.backend_table import BACKENDS, library_distributions, missing_library
+from pytest_gpukern.values.project import backends_in
 from pytest_gpukern.values.timer_table import auto_timers
 
 DISTRIBUTIONS = (
@@ -109,7 +109,7 @@ def examine() -> Machine:
         gpus = _gpus(library)
     how = "gpu" if no_gpu is None else IMPORT_ONLY
     sanitizer, sanitizer_problem = _sanitizer() if no_gpu is None else (None, None)
-    installed = [name for name in BACKENDS if not missing_library(name)]
+    used, installed = backends_in(Path()), [name for name in BACKENDS if not missing_library(name)]
     return Machine(
         gpus=gpus,
         no_gpu=no_gpu,
@@ -120,11 +120,7 @@ def examine() -> Machine:
         python=".".join(map(str, sys.version_info[:3])),
         versions=library_versions(DISTRIBUTIONS),
         environ=dict(os.environ),
-        lacks={
-            name: (str(path), problem)
-            for name, path in backends_in(Path()).items()
-            if (problem := missing_library(name))
-        },
+        lacks={name: (str(of), why) for name, of in used.items() if (why := missing_library(name))},
         backends={name: _probe(name, how) if BACKENDS[name].needs else None for name in installed},
         timer=_probe(FIRST_TIMER, how) if no_gpu is None else None,
         lock=next((why for gpu in gpus if (why := _lock_problem(gpu.record.uuid)) is not None), None),

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import itertools
-import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,12 +16,9 @@ from typing import Any
 
 from pytest_gpukern.problems.call_by_name import ProblemError, place_of
 from pytest_gpukern.problems.problem import Problem
-from pytest_gpukern.values.backend_table import BACKENDS, BackendRow
 from pytest_gpukern.values.literals import constant
 
 _PATTERNS = ("on_*.py", "wrong*.py")
-_MOST_FOLDERS = 2000
-"""Folders of a project that are looked through for what it uses."""
 
 
 @dataclass(frozen=True)
@@ -131,41 +125,3 @@ def _why_not(
             if not installed(library):
                 return f"{library} is not installed"
     return None
-
-
-def backends_in(folder: Path) -> dict[str, Path]:
-    """Maps each backend that a Python file below `folder` imports or names to the first such file."""
-    patterns = {name: _use(name, row) for name, row in BACKENDS.items() if row.needs}
-    used = dict[str, Path]()
-    for here, names in itertools.islice(folders_of(folder), _MOST_FOLDERS):
-        for path in (here / name for name in names if name.endswith(".py")):
-            try:
-                text = path.read_bytes()
-            except OSError:
-                continue
-            for name, pattern in patterns.items():
-                if pattern.search(text):
-                    used.setdefault(name, path)
-    return used
-
-
-def folders_of(project: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Yields each folder and the sorted names of its files, but hidden folders and installed packages."""
-    others = {"__pycache__", "node_modules", "site-packages"}
-    for folder, below, names in os.walk(project):
-        below[:] = sorted(name for name in below if not name.startswith(".") and name not in others)
-        yield Path(folder), sorted(names)
-
-
-def _use(name: str, row: BackendRow) -> re.Pattern[bytes]:
-    """Matches a variant of a backend, or an import of its own module."""
-    patterns = [rf"\.(?:variant|wrong)\(\s*[\"']{name}[\"']"]
-    for module in (*(of for of, _ in row.needs if of.partition(".")[0] in row.packages), row.instead):
-        package, _, part = (module or "").partition(".")
-        if part:
-            patterns += [rf"\b{package}\.{part}\b", rf"\bfrom {package} import (?:\([^)]*|[^\n#]*)\b{part}\b"]
-        elif module and not any(
-            of.startswith(f"{module}.") for of, _ in row.needs
-        ):  # Numba is the host's, too
-            patterns.append(rf"^[ \t]*(?:import|from)[ \t]+{module}\b")
-    return re.compile("|".join(patterns).encode(), re.MULTILINE)

@@ -20,7 +20,7 @@ TEXTS = {
 }
 README = TEXTS["README.md"]
 EXAMPLES = (
-    ROOT / "pytest_gpukern/cli/templates/test_saxpy.py",
+    ROOT / "pytest_gpukern/cli/templates/test_saxpy_numba.py",
     ROOT / "docs/examples/first-problem/test_saxpy.py",
 )
 """What README and tutorials begin with; recordings run both."""

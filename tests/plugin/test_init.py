@@ -10,7 +10,7 @@ from pytest_gpukern.cli import main as cli
 
 TOML_LINE, INI_LINE = 'gpukern_simulator = "auto"', "gpukern_simulator = auto"
 WRITTEN = {"tests/test_saxpy.py", "tests/baselines/.gitkeep", ".github/workflows/kernels.yml"}
-SAXPY = Path(cli.__file__).parent / "templates" / "test_saxpy.py"
+SAXPY = Path(cli.__file__).parent / "templates" / "test_saxpy_numba.py"
 
 
 @pytest.fixture
@@ -160,14 +160,14 @@ TRITON = "import torch, numba\nimport triton\n"
 @pytest.mark.parametrize(
     ("source", "template", "extras"),
     [
-        (TRITON, "test_saxpy_triton.py", ["code,triton", "cu13,torch,triton"]),
+        (TRITON, "test_saxpy_triton.py", ["code,triton", "cu13,triton"]),
         ("@p.variant('triton')\ndef f(): ...\n", "test_saxpy_triton.py", ["code,triton", "cu13,triton"]),
         (
             f"{TRITON}from numba import (\n    cuda,\n)\n",
-            "test_saxpy.py",
-            ["code,triton", "cu13,torch,triton"],
+            "test_saxpy_numba.py",
+            ["code,triton", "cu13,triton"],
         ),
-        ("import numba.cuda, cupy\n", "test_saxpy.py", ["code", "cu13"]),
+        ("import numba.cuda, cupy\n", "test_saxpy_numba.py", ["code", "cu13"]),
     ],
     ids=["Triton", "a variant", "both", "Numba"],
 )

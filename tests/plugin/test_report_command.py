@@ -165,7 +165,7 @@ def test_a_stored_run_is_shown_where_there_is_no_gpu_library_and_a_terminal_know
     command = [sys.executable, "-c", script, "report", str(stored), "-k", ""]
     environ = os.environ | {"PYTHONIOENCODING": "ascii"}
     shown = subprocess.run(command, env=environ, capture_output=True, check=True).stdout.decode("ascii")
-    assert rf"{SECOND} \xb7 kernel \xb7 1.00 \xb5s by cupti" in shown
+    assert f"{SECOND} | kernel | 1.00 us by cupti" in shown
 
 
 # files

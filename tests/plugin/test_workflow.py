@@ -92,7 +92,7 @@ class Runner:
                 event=SimpleNamespace(pull_request=pull_request),
             ),
             "env": SimpleNamespace(**env),
-            "inputs": SimpleNamespace(**inputs),
+            "inputs": SimpleNamespace(**{"baseline": "", **inputs}),
             "format": str.format,
             "contains": lambda values, value: value in values,
             "hashFiles": lambda pattern, _: "beef" if self._recorded(pattern) else "",
@@ -300,7 +300,8 @@ def test_a_push_and_a_merge_queue_are_compared_with_the_stored_baseline(tmp_path
     runner = Runner(tmp_path / "slower", origin, "push", slower, "-p fake_gpu --gpukern-isolate=off")
     assert runner.run(JOBS["gpu"]) == 1, runner.output
     assert "SLOWER (kernel/event/cold): +10.0 %" in runner.output
-    assert runner.uploaded == ["report.html", "run.json", "junit.xml"]
+    files = ["report.html", "run.json", "junit.xml", "baselines/doubling.fake-gpu.json"]
+    assert runner.uploaded == files
 
 
 @pytest.mark.parametrize(
@@ -375,7 +376,7 @@ def test_it_answers_a_merge_queue_ends_in_time_and_installs_the_release_that_wro
 def test_it_runs_no_text_of_a_pull_request_and_actions_of_one_commit_only():
     steps = [step for job in JOBS.values() for step in job["steps"]]
     actions = [step["uses"] for step in steps if "uses" in step]
-    assert len(actions) == 7
+    assert len(actions) == 6
     assert [action for action in actions if not re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", action)] == []
     assert [step["run"] for step in steps if "${{" in step.get("run", "")] == []
 
