@@ -22,8 +22,6 @@ from pytest_gpukern.values.project import folders_of
 from pytest_gpukern.values.untrusted_json import FileError
 
 _MOST_TRENDS = 20
-_DETAILS = "-k ''"
-"""What tells all that the terminal leaves out."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -129,7 +127,7 @@ def _refuse_impossible(output: Path | None, files: Sequence[Path]) -> None:
 def _show(runs: Sequence[RunResults], text: str | None) -> int:
     several, status = len(runs) > 1, exits.BAD
     for run in runs:
-        lines = render(run, width=exits.width(), verbose=text is not None, details=_DETAILS)
+        lines = render(run, width=exits.width(), verbose=text is not None, details="-k ''")
         if text is not None:
             lines += gpu_trace(run.results)
             records = filter(None, (run.history.get(of.nodeid) for of in run.results))

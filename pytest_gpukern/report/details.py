@@ -199,9 +199,12 @@ def checks(results: Sequence[Result], *, width: int) -> list[Line]:
     shared = grouped((tuple(case for case in texts_of if text in texts_of[case]), text) for text in distinct)
     lines = []
     for cases, texts in shared.items():
-        who = f"all {len(cases)} cases" if 1 < len(cases) == len(checked) else ", ".join(cases)
-        lines += wrapped(f"{who} · {'; '.join(texts)}", width, indent=_INDENT)
+        lines += wrapped(f"{_who(cases, len(checked))} · {'; '.join(texts)}", width, indent=_INDENT)
     return [*lines, Line("")] if lines else []
+
+
+def _who(cases: Sequence[str], of: int, most: int | None = None) -> str:
+    return f"all {of} cases" if 1 < len(cases) == of else units.named(cases, most or of)
 
 
 def _checks_of(result: Result) -> list[str]:
@@ -231,12 +234,14 @@ def _figures(values: Mapping[str, Value], row: ObserverRow) -> Iterator[str]:
 
 
 def observed_lines(results: Sequence[Result], *, width: int) -> list[Line]:
-    lines = [
-        line
+    """Tells what observers saw, the same once: mostly, that libraries kept no memory."""
+    seen = [
+        (" · ".join(filter(None, (key, f"{label}: {text}"))), result.case.id)
         for result in results
         for key, label, text in observed(result)
-        for line in wrapped(" · ".join(filter(None, (result.case.id, key, f"{label}: {text}"))), width)
     ]
+    rows = (f"{_who(cases, len(results), units.SHOWN)} · {text}" for text, cases in grouped(seen).items())
+    lines = [line for row in rows for line in wrapped(row, width)]
     return [*lines, Line("")] if lines else []
 
 

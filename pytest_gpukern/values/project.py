@@ -16,7 +16,6 @@ _USE = re.compile(
     rb"|(numba)(?:\.cuda\b| import (?:\([^)]*|[^\n#]*)\bcuda\b))",  # Numba compiles for the host, too
     re.MULTILINE,
 )
-_MOST_FOLDERS = 2000
 
 
 def folders_of(project: Path) -> Iterator[tuple[Path, list[str]]]:
@@ -30,7 +29,7 @@ def folders_of(project: Path) -> Iterator[tuple[Path, list[str]]]:
 def backends_in(project: Path) -> dict[str, Path]:
     """Maps each backend that a Python file imports, or has a variant of, to the first such file."""
     used = dict[str, Path]()
-    for folder, names in itertools.islice(folders_of(project), _MOST_FOLDERS):
+    for folder, names in itertools.islice(folders_of(project), 2000):  # somebody's home has many more
         for path in (folder / name for name in names if name.endswith(".py")):
             with contextlib.suppress(OSError):
                 found = {name.decode() for names in _USE.findall(path.read_bytes()) for name in names}

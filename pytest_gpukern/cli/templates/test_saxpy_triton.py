@@ -10,8 +10,7 @@ N = 1_000
 def saxpy(a, x, y, out, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = i < n
-    values = a * tl.load(x + i, mask=inside) + tl.load(y + i, mask=inside)
-    tl.store(out + i, values, mask=inside)
+    tl.store(out + i, a * tl.load(x + i, mask=inside) + tl.load(y + i, mask=inside), mask=inside)
 
 
 @pytest.mark.gpu_benchmark(outputs="out", bytes=12 * N)
