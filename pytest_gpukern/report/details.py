@@ -199,12 +199,9 @@ def checks(results: Sequence[Result], *, width: int) -> list[Line]:
     shared = grouped((tuple(case for case in texts_of if text in texts_of[case]), text) for text in distinct)
     lines = []
     for cases, texts in shared.items():
-        lines += wrapped(f"{_who(cases, len(checked))} · {'; '.join(texts)}", width, indent=_INDENT)
+        who = f"all {len(cases)} cases" if 1 < len(cases) == len(checked) else ", ".join(cases)
+        lines += wrapped(f"{who} · {'; '.join(texts)}", width, indent=_INDENT)
     return [*lines, Line("")] if lines else []
-
-
-def _who(cases: Sequence[str], of: int, most: int | None = None) -> str:
-    return f"all {of} cases" if 1 < len(cases) == of else units.named(cases, most or of)
 
 
 def _checks_of(result: Result) -> list[str]:
@@ -240,7 +237,7 @@ def observed_lines(results: Sequence[Result], *, width: int) -> list[Line]:
         for result in results
         for key, label, text in observed(result)
     ]
-    rows = (f"{_who(cases, len(results), units.SHOWN)} · {text}" for text, cases in grouped(seen).items())
+    rows = (f"{units.named(cases, units.SHOWN)} · {text}" for text, cases in grouped(seen).items())
     lines = [line for row in rows for line in wrapped(row, width)]
     return [*lines, Line("")] if lines else []
 
