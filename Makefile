@@ -48,7 +48,7 @@ test-neighbours:
 	.venv-neighbours/bin/python -m pip install --quiet --disable-pip-version-check pandas scipy
 	.venv-neighbours/bin/python tests/neighbours.py
 
-## evidence: make the figures of docs/explanation/evidence.md that need no GPU; twenty minutes
+## evidence: make the figures of docs/explanation/evidence-log.md that need no GPU; twenty minutes
 evidence: $(VENV)/.dev
 	$(BIN)/python docs/evidence/gate_simulation.py
 	$(BIN)/python docs/evidence/gate_on_gpu.py judge

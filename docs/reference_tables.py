@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from pytest_gpukern.baseline.code_file import CodeFile
 from pytest_gpukern.baseline.codec import BaselineFile
+from pytest_gpukern.cli.exits import STATUSES
 from pytest_gpukern.cli.main import COMMANDS
 from pytest_gpukern.report.run_file import RunFile
 from pytest_gpukern.values.options import GROUPS, Option
@@ -58,10 +59,8 @@ def commands() -> Iterator[str]:
 def _help(parser: argparse.ArgumentParser, level: str) -> Iterator[str]:
     """Yields what a command's help says, in our own form: that of argparse differs between Pythons."""
     parser.color = False
-    usage = " ".join(parser.format_usage().removeprefix("usage:").split()).replace(" [-h]", "")
     yield f"{level} `{parser.prog}`"
-    yield f"```text\n{usage}\n```"
-    yield _prose(parser.description or "")
+    yield _prose((parser.description or "").removesuffix(f" {STATUSES}"))  # which stand above
     told = parser._get_formatter()._expand_help
     shown = [action for action in parser._actions if action.help and "-h" not in action.option_strings]
     if shown:

@@ -1,6 +1,6 @@
 """Measures unchanged calls on an idle and on a busy host, and replays what the gate makes of them.
 
-Makes the figures of "Host times beside other programs" in docs/explanation/evidence.md, and those of
+Makes the figures of "Host times beside other programs" in docs/explanation/evidence-log.md, and those of
 `pytest_gpukern.measure.host_load`. `python docs/evidence/busy_host.py record FILE` measures for ten minutes.
 `… replay FILE` needs no idle machine. A session is a process that is forked before it starts threads. Loads
 are Python processes that loop, or add to 64 MB arrays. Idle sessions have priority over all others (nice −20,

@@ -1,6 +1,6 @@
 """Simulates fleets of a thousand cards: how often a healthy one is suspected, and what is found in others.
 
-Makes the figures of "Cards of a fleet, by simulation" in docs/explanation/evidence.md:
+Makes the figures of "Cards of a fleet, by simulation" in docs/explanation/evidence-log.md:
 `python docs/evidence/fleet_simulation.py`. It needs no GPU. 200 fleets take some minutes; `--fleets` gives
 another number.
 

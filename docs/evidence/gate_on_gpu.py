@@ -1,6 +1,6 @@
 """Has the gate judge real kernels, unchanged and with a little more work, and other tools beside it.
 
-Makes the figures of "The gate, on a GPU" in docs/explanation/evidence.md:
+Makes the figures of "The gate, on a GPU" in docs/explanation/evidence-log.md:
 
 - `python docs/evidence/gate_on_gpu.py judge [FILE]` judges recorded sessions, by default those of an H200 in
   tests/data. It needs no GPU.

@@ -1,6 +1,6 @@
 """Simulates suites with the noise of a GPU: how often the gate gives a false alarm, and what it catches.
 
-Makes the figures of "The gate, by simulation" in docs/explanation/evidence.md, and `FALSE_ALARMS` of
+Makes the figures of "The gate, by simulation" in docs/explanation/evidence-log.md, and `FALSE_ALARMS` of
 `pytest_gpukern.gate.judge`: `python docs/evidence/gate_simulation.py`. It needs no GPU. 2000
 runs take about a quarter of an hour; `--runs` gives another number.
 

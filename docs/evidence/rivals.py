@@ -1,6 +1,6 @@
 """Asks other tools that time a GPU's work about three kernels, beside our timers.
 
-Makes the figures of "Beside other tools" in docs/explanation/evidence.md: `python docs/evidence/rivals.py`.
+Makes the figures of "Beside other tools" in docs/explanation/evidence-log.md, by running this file.
 It needs a GPU, CuPy, and the tools that are to be asked: Triton with PyTorch, and NVBench (`cuda-bench`).
 """
 

@@ -209,7 +209,9 @@ class _Piece:
         No element stands for an error of 0, which unwritten elements have, too.
         """
         at = int(values.argmax())
-        return Extreme(0.0) if values[at] == 0 else Extreme(float(values[at]), self.start + at, self.expected[at].item(), self.actual[at].item())
+        if values[at] == 0:
+            return Extreme(0.0)
+        return Extreme(float(values[at]), self.start + at, self.expected[at].item(), self.actual[at].item())
 
 
 def _compare_piece(piece: _Piece, tolerance: Tolerance, poison: int | None) -> Comparison | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import json
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any, NamedTuple
 
 from pytest_gpukern.cli import exits
 from pytest_gpukern.values.atomic_file import replace
+from pytest_gpukern.values.backend_table import missing_library
+from pytest_gpukern.values.project import backends_in
 from pytest_gpukern.values.untrusted_json import FileError
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -48,7 +51,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         f"Prepares the current folder: adds {_OPTION} to the file that pytest reads, or to {_PYPROJECT}, "
         "and writes a first test, a workflow for GitHub and the folder of baselines. Overwrites no file. "
-        "If pytest reads a file of a folder above, prints the line to add there. "
+        "The test is Triton's where Triton is used and Numba's CUDA is not. The workflow goes to the root of "
+        "the git repository, and runs in the current folder. If pytest reads a file of a folder above, "
+        "prints the line to add there. "
         "Exit status: 0 fine, 1 a line is left for you to add, 3 a file cannot be read or written."
     )
     parser.set_defaults(run=lambda _: init(Path.cwd()))
@@ -58,12 +63,17 @@ def init(folder: Path) -> int:
     try:
         configuration = _configuration(folder)
         tests = _tests_folder(folder, configuration)
-        test, workflow = ((_TEMPLATES / name).read_bytes() for name in ("test_saxpy.py", "kernels.yml"))
-        workflows = folder / ".github" / "workflows"
+        used = backends_in(folder)
+        only_triton = missing_library("numba") and not missing_library("triton", compiles=True)
+        backend = "triton" if "numba" not in used and ("triton" in used or only_triton) else "numba"
+        test = _TEMPLATES / f"test_saxpy_{backend}.py"
         files = (
-            (tests / "test_saxpy.py", test, "a first test"),
+            (tests / "test_saxpy.py", test.read_bytes(), "a first test"),
             (tests / "baselines" / ".gitkeep", b"", "for recorded times; commit this folder"),
-            (workflows / "kernels.yml", workflow, 'for CI; look at its lines marked "replace"'),
+            (
+                *_workflow(folder, triton="triton" in {*used, backend}),
+                'for CI; look at its lines marked "replace"',
+            ),
         )
         written = _write_option(configuration, folder)
         lines = [_line(folder, configuration.path, written, configuration.line)]
@@ -75,10 +85,24 @@ def init(folder: Path) -> int:
     if by_hand:
         lines += ["", f"Add to {configuration.path}, below [{configuration.section}]:"]
         lines += [f"  {configuration.line}"]
-    installed = importlib.util.find_spec("numba_cuda") is not None
-    command = f"pytest {_shown(folder, files[0][0])}" if installed else "pip install 'pytest-gpukern[numba]'"
+    command = f"pytest {os.path.relpath(files[0][0], folder)}"
+    if missing_library(backend, compiles=True):
+        command = f"pip install 'pytest-gpukern[{backend}]'"
     exits.show([*lines, "", f"Next: {command}"])
     return exits.BAD if by_hand else exits.FINE
+
+
+def _workflow(folder: Path, *, triton: bool) -> tuple[Path, bytes]:
+    """Returns file and text of the workflow: GitHub reads it in the repository's root only."""
+    top = next((of for of in (folder, *folder.parents) if (of / ".git").exists()), folder)
+    part = folder.relative_to(top).as_posix()
+    name = "kernels" if folder == top else re.sub(r"[^\w.]+", "-", f"kernels-{part}", flags=re.ASCII)
+    text = (_TEMPLATES / "kernels.yml").read_text(encoding="utf-8")
+    text = text.replace("name: kernels", f"name: {name}", 1)
+    text = text.replace('FOLDER: "."', f"FOLDER: {json.dumps(part)}")
+    if triton:
+        text = re.sub(r"(pytest-gpukern\[\w+)", r"\1,triton", text)
+    return top / ".github" / "workflows" / f"{name}.yml", text.encode()
 
 
 def _configuration(folder: Path) -> _Configuration:
@@ -174,9 +198,5 @@ def _create(path: Path, content: bytes) -> bool:
 
 
 def _line(folder: Path, path: Path, written: bool, purpose: str) -> str:
-    shown = _shown(folder, path)
+    shown = os.path.relpath(path, folder)
     return f"wrote  {shown:30}  {purpose}" if written else f"left   {shown:30}  is there already"
-
-
-def _shown(folder: Path, path: Path) -> str:
-    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import io
 import sys
 from collections.abc import Sequence
 
@@ -32,10 +31,10 @@ does not know are left in `rest`.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     from pytest_gpukern.cli import exits
+    from pytest_gpukern.report.layout import spell_out
     from pytest_gpukern.values.untrusted_json import FileError
 
-    if isinstance(sys.stdout, io.TextIOWrapper):  # some know ASCII only; stderr escapes the rest by itself
-        sys.stdout.reconfigure(errors="backslashreplace")
+    spell_out(sys.stdout)  # stderr escapes what it cannot write by itself
     given = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(
         prog="gpukern", description="Tells whether GPU kernels are still right and still fast."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,11 +18,10 @@ from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.terminal import render
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.form_table import FORMS, suffix_of, suffixes
+from pytest_gpukern.values.project import folders_of
 from pytest_gpukern.values.untrusted_json import FileError
 
 _MOST_TRENDS = 20
-_DETAILS = "-k ''"
-"""What tells all that the terminal leaves out."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -102,12 +100,9 @@ def report_files(path: Path, *, code: bool = False) -> list[Path]:
     if not path.is_dir():
         return [path]
     files = []
-    for folder, below, names in os.walk(path):
-        others = {"__pycache__", "node_modules", "site-packages"}
-        below[:] = sorted(name for name in below if not name.startswith(".") and name not in others)
-        here = Path(folder)
+    for here, names in folders_of(path):
         if here == path or here.name == "baselines":
-            of = [name for name in sorted(names) if code or not name.endswith(f".{CODE}.json")]
+            of = [name for name in names if code or not name.endswith(f".{CODE}.json")]
             files += [here / name for name in of if fnmatch.fnmatchcase(name, "[!.]*.*.json")]
     if not files:
         raise FileError(path, "holds no baseline files", "Give a run file, a baseline file or their folder")
@@ -132,7 +127,7 @@ def _refuse_impossible(output: Path | None, files: Sequence[Path]) -> None:
 def _show(runs: Sequence[RunResults], text: str | None) -> int:
     several, status = len(runs) > 1, exits.BAD
     for run in runs:
-        lines = render(run, width=exits.width(), verbose=text is not None, details=_DETAILS)
+        lines = render(run, width=exits.width(), verbose=text is not None, details="-k ''")
         if text is not None:
             lines += gpu_trace(run.results)
             records = filter(None, (run.history.get(of.nodeid) for of in run.results))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.doctor.machine import Gpu, Machine
 from pytest_gpukern.measure.device_clocks import INVALIDATING
+from pytest_gpukern.values.backend_table import BACKENDS
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -97,7 +98,7 @@ def _cuda_versions(machine: Machine) -> Iterator[Advice]:
 
 
 def _libraries(machine: Machine) -> Iterator[Advice]:
-    """Finds versions that were seen not to work together."""
+    """Finds what the project's backends lack, and versions that were seen not to work together."""
     from packaging.version import Version
 
     numba_cuda, numpy = _version(machine, "numba-cuda"), _version(machine, "numpy")
@@ -122,6 +123,10 @@ def _libraries(machine: Machine) -> Iterator[Advice]:
         yield Advice(
             Severity.WARNING, "nvidia-ml-py", text, "pip uninstall pynvml; pip install -U nvidia-ml-py"
         )
+    for name, (file, lack) in machine.lacks.items():
+        if machine.no_gpu is None or BACKENDS[name].simulated_by:  # else nothing would run it here
+            missing, _, remedy = lack.partition("; ")
+            yield Advice(Severity.WARNING, name, f"{file} uses it, and {missing}", remedy)
     for name, problem in machine.backends.items():
         if problem is not None:
             text = f"the backend cannot be opened: {problem}"

@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pytest_gpukern.gpu import nvml
 from pytest_gpukern.gpu.errors import DeviceError, DeviceLockTimeout, NvmlUnavailable
@@ -20,6 +21,7 @@ from pytest_gpukern.gpu.selection import missing_gpu_reason, visible_devices
 from pytest_gpukern.sanitizer.self_check import missed_fault
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
 from pytest_gpukern.values.backend_table import BACKENDS, library_distributions, missing_library
+from pytest_gpukern.values.project import backends_in
 from pytest_gpukern.values.timer_table import auto_timers
 
 DISTRIBUTIONS = (
@@ -68,6 +70,7 @@ class Machine:
         cuda: newest CUDA version that the driver supports, or None.
         nvcc: version of the nvcc on PATH, or None.
         versions: distribution → installed version, of `DISTRIBUTIONS`.
+        lacks: backend that the Python files below the current folder use → its file, and what is missing.
         backends: backend whose library is installed, or that needs none → why it cannot be opened, or None.
         timer: why CUPTI cannot time here, in words; None where it can, or where there is no GPU.
         lock: why measurements cannot be kept apart, in words, or None.
@@ -84,6 +87,7 @@ class Machine:
     python: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
+    lacks: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     backends: Mapping[str, str | None] = field(default_factory=dict)
     timer: str | None = None
     lock: str | None = None
@@ -105,7 +109,7 @@ def examine() -> Machine:
         gpus = _gpus(library)
     how = "gpu" if no_gpu is None else IMPORT_ONLY
     sanitizer, sanitizer_problem = _sanitizer() if no_gpu is None else (None, None)
-    installed = [name for name in BACKENDS if not missing_library(name)]
+    used, installed = backends_in(Path()), [name for name in BACKENDS if not missing_library(name)]
     return Machine(
         gpus=gpus,
         no_gpu=no_gpu,
@@ -116,6 +120,7 @@ def examine() -> Machine:
         python=".".join(map(str, sys.version_info[:3])),
         versions=library_versions(DISTRIBUTIONS),
         environ=dict(os.environ),
+        lacks={name: (str(of), why) for name, of in used.items() if (why := missing_library(name))},
         backends={name: _probe(name, how) if BACKENDS[name].needs else None for name in installed},
         timer=_probe(FIRST_TIMER, how) if no_gpu is None else None,
         lock=next((why for gpu in gpus if (why := _lock_problem(gpu.record.uuid)) is not None), None),

@@ -3,7 +3,7 @@
 `fleet.py` judges cards by it. Its limits for a few cards lie above the differences of healthy cards. Between
 eight H200s of several hosts, shifts of classes were −0.4 … +0.9 % (`tests/data/devices-h200.json`,
 November 2026). Kernels at the power limit differed by 2 to 4.4 % between four H200s.
-`docs/explanation/evidence.md` has the rates of false and missed names.
+`docs/explanation/evidence-log.md` has the rates of false and missed names.
 """
 
 from __future__ import annotations

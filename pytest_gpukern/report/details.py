@@ -231,12 +231,14 @@ def _figures(values: Mapping[str, Value], row: ObserverRow) -> Iterator[str]:
 
 
 def observed_lines(results: Sequence[Result], *, width: int) -> list[Line]:
-    lines = [
-        line
+    """Tells what observers saw, the same once: mostly, that libraries kept no memory."""
+    seen = [
+        (" · ".join(filter(None, (key, f"{label}: {text}"))), result.case.id)
         for result in results
         for key, label, text in observed(result)
-        for line in wrapped(" · ".join(filter(None, (result.case.id, key, f"{label}: {text}"))), width)
     ]
+    rows = (f"{units.named(cases, units.SHOWN)} · {text}" for text, cases in grouped(seen).items())
+    lines = [line for row in rows for line in wrapped(row, width)]
     return [*lines, Line("")] if lines else []
 
 

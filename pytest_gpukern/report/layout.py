@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import re
 import textwrap
 from collections.abc import Mapping
@@ -14,6 +16,10 @@ _UNITS = r"%|ns|µs|ms|s|min|h|ULP|[µm]?J|W|[KMGT]i?B|[kMGTP]?(?:B|FLOP)/s"
 _NUMBER_AND_UNIT = re.compile(rf"(?<=\d) (?=(?:{_UNITS})(?![\w/]))| (?=± )|(?<=±) (?=\d)")
 NARROWEST = 24
 _TIED = "\N{NO-BREAK SPACE}"
+SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
+_SPELT = {**dict(zip("µ×–−·…", "ux--|~", strict=True)), "±": "+-", "→": "->", "≥": ">="}
+_SPELT |= {sign: f"^{digit}" for digit, sign in enumerate(SUPERSCRIPTS)}
+"""Sign → what stands for it in a terminal that knows ASCII only."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,26 @@ class Column:
     def least(self) -> int:
         """The width to which its cells can be shortened."""
         return min(self.width, NARROWEST) if self.shortens else self.width
+
+
+def spell_out(stream: object) -> None:
+    """Lets a stream write `us` for `µs` if its encoding has no µ, and likewise our other signs."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors=_spelt.__module__)
+
+
+def _spelt(error: UnicodeError) -> tuple[str, int]:
+    """Returns what stands for the signs, and where to go on: columns behind a longer one stay aligned."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    signs = error.object[error.start : error.end]
+    text = "".join(_SPELT.get(sign) or ascii(sign)[1:-1] for sign in signs)
+    behind = error.object[error.end :]
+    gap = len(behind) - len(behind.lstrip(" "))
+    return text, error.end + min(len(text) - len(signs), max(0, gap - 1))
+
+
+codecs.register_error(_spelt.__module__, _spelt)
 
 
 def tied(text: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 from pytest_gpukern.report import units
 from pytest_gpukern.report.conclusion import FailureCard, cards, context, headline, others
 from pytest_gpukern.report.details import checks, device_work, observed_lines
-from pytest_gpukern.report.layout import Column, Line, table, wrapped
+from pytest_gpukern.report.layout import SUPERSCRIPTS, Column, Line, table, wrapped
 from pytest_gpukern.report.rows import COLUMNS, ResultRow, Timing, markup_of
 from pytest_gpukern.report.run import RunResults, Skip
 from pytest_gpukern.report.summary import (
@@ -45,7 +45,6 @@ _LINES_OF_A_DIAGNOSIS = 2
 
 _INDENT = "  "
 _BOLD = {"bold": True}
-_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def write(report: RunResults, config: pytest.Config) -> None:
@@ -235,7 +234,7 @@ def _timing_words(timing: Timing) -> str:
 
 def _mark(index: int) -> str:
     """Returns a superscript number, or nothing for the commonest timing."""
-    return str(index).translate(_SUPERSCRIPTS) if index else ""
+    return "".join(SUPERSCRIPTS[int(digit)] for digit in str(index)) if index else ""
 
 
 def _columns(rows: Sequence[ResultRow], timings: Sequence[Timing]) -> list[Column]:

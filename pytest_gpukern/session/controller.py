@@ -134,6 +134,11 @@ class Controller:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         """Notes what was opened here before workers start, which inherit its variables."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None and plugin_requested(self._config):
+            from pytest_gpukern.report.layout import spell_out
+
+            spell_out(reporter._tw._file)
         if distributes(self._config):
             self._note_opened()
 

@@ -1,5 +1,6 @@
 """`gpukern init`: what it writes into a project, and what it leaves alone."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from pytest_gpukern.cli import main as cli
 
 TOML_LINE, INI_LINE = 'gpukern_simulator = "auto"', "gpukern_simulator = auto"
 WRITTEN = {"tests/test_saxpy.py", "tests/baselines/.gitkeep", ".github/workflows/kernels.yml"}
-SAXPY = Path(cli.__file__).parent / "templates" / "test_saxpy.py"
+SAXPY = Path(cli.__file__).parent / "templates" / "test_saxpy_numba.py"
 
 
 @pytest.fixture
@@ -151,3 +152,31 @@ def test_a_file_that_cannot_be_read_ends_it_before_anything_is_written(project, 
     assert cli.main(["init"]) == 3
     assert files(project).keys() == {"pyproject.toml"}
     assert "pyproject.toml: cannot be read" in capsys.readouterr().err
+
+
+TRITON = "import torch, numba\nimport triton\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "template", "extras"),
+    [
+        (TRITON, "test_saxpy_triton.py", ["code,triton", "cu13,triton"]),
+        ("@p.variant('triton')\ndef f(): ...\n", "test_saxpy_triton.py", ["code,triton", "cu13,triton"]),
+        (
+            f"{TRITON}from numba import (\n    cuda,\n)\n",
+            "test_saxpy_numba.py",
+            ["code,triton", "cu13,triton"],
+        ),
+        ("import numba.cuda, cupy\n", "test_saxpy_numba.py", ["code", "cu13"]),
+    ],
+    ids=["Triton", "a variant", "both", "Numba"],
+)
+def test_the_first_test_and_what_ci_installs_are_of_what_the_project_uses(project, source, template, extras):
+    project.joinpath("kernels.py").write_text(source)
+    project.joinpath("venv/lib/site-packages").mkdir(parents=True)
+    project.joinpath("venv/lib/site-packages/other.py").write_text("import pycuda, numba.cuda\n")
+    assert cli.main(["init"]) == 0
+    written = files(project)
+    assert written["tests/test_saxpy.py"] == SAXPY.with_name(template).read_bytes()
+    text = written[".github/workflows/kernels.yml"].decode()
+    assert re.findall(r"pytest-gpukern\[(.*)\]", text) == extras

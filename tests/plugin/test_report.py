@@ -65,8 +65,13 @@ def test_a_terminal_has_colours(in_a_terminal):
 
 
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
-def test_a_terminal_that_knows_ascii_only_has_the_rest_escaped(in_a_terminal, term):
+def test_a_terminal_that_knows_ascii_only_has_the_rest_spelt_out(in_a_terminal, term):
     shown = in_a_terminal(PYTHONIOENCODING="ascii", TERM=term)
-    assert r"doubling \xb7 end_to_end by host, hot" in shown
+    assert "doubling | end_to_end by host, hot" in shown
+    assert "\\" not in shown
+    (header,) = (line for line in shown.splitlines() if " +-" in line and "verdict" in line)
+    (row, _) = (line for line in shown.splitlines() if line.startswith("  host."))
+    assert row.rstrip().endswith("NEW")
+    assert (row.index("NEW"), " us " in row) == (header.index("verdict"), True)
     assert len([line for line in shown.splitlines() if line.startswith("  host.")]) == 2
     assert ("\x1b" in shown) is (term == "xterm")

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -165,7 +166,17 @@ def test_a_stored_run_is_shown_where_there_is_no_gpu_library_and_a_terminal_know
     command = [sys.executable, "-c", script, "report", str(stored), "-k", ""]
     environ = os.environ | {"PYTHONIOENCODING": "ascii"}
     shown = subprocess.run(command, env=environ, capture_output=True, check=True).stdout.decode("ascii")
-    assert rf"{SECOND} \xb7 kernel \xb7 1.00 \xb5s by cupti" in shown
+    assert f"{SECOND} | kernel | 1.00 us by cupti" in shown
+
+
+def test_what_observers_saw_alike_of_many_cases_is_one_row(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    run = Path(__file__).parents[1] / "data/run-h200.json.gz"
+    assert cli.main(["report", str(run), "-k", "discount/"]) == 0
+    nothing = "device memory of libraries: before 0 B, at most 0 B, after 0 B, kept 0 B"
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.endswith(nothing))
+    assert row.startswith("discount/")
+    assert " and 43 more · " in row
 
 
 # files

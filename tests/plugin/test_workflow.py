@@ -15,6 +15,7 @@ import yaml
 from repositories import Repository
 
 from pytest_gpukern import __version__
+from pytest_gpukern.cli import main as cli
 
 from .conftest import repeat_sessions
 from .test_against import KERNELS, SUITE, environment
@@ -60,16 +61,21 @@ class Runner:
     Args:
         folder: for the workspace and temporary files.
         origin: the repository.
-        event: `push`, `merge_group` or `pull_request`.
+        event: `push`, `merge_group`, `pull_request` or `workflow_dispatch`.
         commit: what is checked out.
         options: of pytest, which the machine would not need.
         labels: of the pull request.
         fork: whether it comes from one.
+        env: of the workflow; it names the folder of the project.
+        inputs: of a run that was started by hand.
     """
 
-    def __init__(self, folder, origin, event, commit, options="", labels=(), *, fork=False):
+    def __init__(
+        self, folder, origin, event, commit, options="", labels=(), *, fork=False, env=PARSED["env"], **inputs
+    ):
         self.workspace, self._temp = folder / "workspace", folder / "temp"
-        self._origin, self._commit, self._options = origin, commit, options
+        self._origin, self._commit, self._options, self._env = origin, commit, options, env
+        self.project = self.workspace / env["FOLDER"]
         head = SimpleNamespace(
             repo=SimpleNamespace(full_name="other/saxpy" if fork else "mine/saxpy"), sha=HEAD
         )
@@ -82,8 +88,12 @@ class Runner:
                 token="secret",
                 server_url="https://github.com",
                 run_id=8,
+                workflow="kernels",
                 event=SimpleNamespace(pull_request=pull_request),
             ),
+            "env": SimpleNamespace(**env),
+            "inputs": SimpleNamespace(**{"baseline": "", **inputs}),
+            "format": str.format,
             "contains": lambda values, value: value in values,
             "hashFiles": lambda pattern, _: "beef" if self._recorded(pattern) else "",
             "always": lambda: True,
@@ -129,6 +139,12 @@ class Runner:
                 status = self._step(step) or status
         return status
 
+    def _uploads(self, pattern):
+        """What an artifact of such files holds: paths from the folder before the first wildcard."""
+        top = self.workspace / pattern.partition("*")[0]
+        found = self.workspace.glob(pattern)
+        return [of.relative_to(top if top.is_dir() else top.parent) for of in found]
+
     def _prepare(self):
         programs = self._temp / "programs"
         programs.mkdir(parents=True)
@@ -140,7 +156,7 @@ class Runner:
         gh.chmod(0o755)
         (self._temp / "path").touch()
         self._environ = environment(
-            **PARSED["env"],
+            **self._env,
             CI="true",
             PATH=f"{programs}{os.pathsep}{os.environ['PATH']}",
             RUNNER_TEMP=str(self._temp),
@@ -153,9 +169,8 @@ class Runner:
             self._contexts["steps"].checkout = SimpleNamespace(outcome="success")
             return self._check_out(whole=whole)
         if step.get("uses", "").startswith("actions/upload-artifact@"):
-            self.uploaded = [
-                name for name in step["with"]["path"].split() if (self.workspace / name).is_file()
-            ]
+            patterns = self._filled(step["with"]["path"]).split()
+            self.uploaded += [str(of) for each in patterns for of in self._uploads(each)]
             return 0
         if "uses" in step:
             assert step["uses"].startswith(("actions/setup-python@", "actions/download-artifact@"))
@@ -167,7 +182,7 @@ class Runner:
         environ["PATH"] = os.pathsep.join([*added, environ["PATH"]])
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-e", "-c", self._filled(step["run"])],
-            cwd=self.workspace,
+            cwd=self.project if "pytest" in step["run"] else self.workspace,
             env=environ,
             capture_output=True,
             text=True,
@@ -230,19 +245,19 @@ def test_a_pull_request_fails_where_it_makes_kernels_slower_or_wrong(tmp_path, o
     assert runner.run(JOBS["gpu"]) == 1, runner.output
     assert runner.uploaded == ["report.html", "run.json", "junit.xml", "comment.md"]
     assert "against" in runner.output
-    file = runner.workspace / "comment.md"
-    told = file.read_text(encoding="utf-8")
+    told = (runner.workspace / "comment.md").read_text(encoding="utf-8")
     assert told.startswith("<!-- gpukern -->\n")
     assert ("SLOWER" in told) == (kernels is SLOWER)
     base = origin.git("rev-parse", "main")[:7]
     assert f"--gpukern-against={base}" in told
     assert f"run on {merge[:7]} · compared with {base}" in told
     assert runner.comments_after("failure", PAGE)
-    posts = ["api --method POST repos/mine/saxpy/issues/7/comments -F body=@comment.md"]
+    posts = ["api --method POST repos/mine/saxpy/issues/7/comments -F body=@body.md"]
     assert runner.asked_of_github()[1:] == posts
-    posted = file.read_text(encoding="utf-8")
+    posted = (runner.workspace / "body.md").read_text(encoding="utf-8")
+    told = told.replace("<!-- gpukern -->", "<!-- gpukern kernels -->")
     assert posted == f"{told}\n[Page with plots, and the run file]({PAGE}) · merge of {HEAD[:7]}\n"
-    updates = ["api --method PATCH repos/mine/saxpy/issues/comments/12 -F body=@comment.md"]
+    updates = ["api --method PATCH repos/mine/saxpy/issues/comments/12 -F body=@body.md"]
     assert runner.asked_of_github("12\n345\n")[1:] == updates
 
 
@@ -262,10 +277,10 @@ def test_a_job_that_measured_nothing_says_so_in_the_place_of_the_comment_before(
     assert "comment.md" not in runner.uploaded, runner.output
     assert runner.comments_after("failure", PAGE)
     assert runner.asked_of_github("12\n")[1:] == [
-        "api --method PATCH repos/mine/saxpy/issues/comments/12 -F body=@comment.md"
+        "api --method PATCH repos/mine/saxpy/issues/comments/12 -F body=@body.md"
     ]
-    posted = (runner.workspace / "comment.md").read_text()
-    assert posted.startswith("<!-- gpukern -->\n### gpukern: not measured\n")
+    posted = (runner.workspace / "body.md").read_text()
+    assert posted.startswith("<!-- gpukern kernels -->\n### gpukern: not measured\n")
     assert (
         f"No report of {HEAD[:7]} was written. [The run](https://github.com/mine/saxpy/actions/runs/8)"
         in posted
@@ -285,7 +300,8 @@ def test_a_push_and_a_merge_queue_are_compared_with_the_stored_baseline(tmp_path
     runner = Runner(tmp_path / "slower", origin, "push", slower, "-p fake_gpu --gpukern-isolate=off")
     assert runner.run(JOBS["gpu"]) == 1, runner.output
     assert "SLOWER (kernel/event/cold): +10.0 %" in runner.output
-    assert runner.uploaded == ["report.html", "run.json", "junit.xml"]
+    files = ["report.html", "run.json", "junit.xml", "baselines/doubling.fake-gpu.json"]
+    assert runner.uploaded == files
 
 
 @pytest.mark.parametrize(
@@ -300,6 +316,32 @@ def test_behind_the_first_recording_what_proves_nothing_fails_too(tmp_path, orig
     assert [runner._filled(step) for step in steps] == [before, "slower"]
     (runner.workspace / "tests/baselines/saxpy.nvidia-h200.json").touch()
     assert [runner._filled(step) for step in steps] == [behind, "new,uncomparable,unchecked"]
+
+
+def test_a_project_of_a_monorepo_records_by_hand_and_compares_in_its_folder(tmp_path, origin, monkeypatch):
+    project = origin.top / "libs/part"
+    project.mkdir(parents=True)
+    for name in ("tox.ini", "kernels.py", "test_suite.py"):
+        (origin.top / name).rename(project / name)
+    monkeypatch.chdir(project)
+    assert cli.main(["init"]) == 0
+    (project / "tests/test_saxpy.py").unlink()  # the fake GPU runs no kernel
+    workflow = yaml.safe_load((origin.top / ".github/workflows/kernels-libs-part.yml").read_text())
+    assert (workflow["name"], workflow["env"]["FOLDER"]) == ("kernels-libs-part", "libs/part")
+    folders = [workflow["jobs"][name]["defaults"]["run"] for name in ("without-gpu", "gpu")]
+    assert folders == 2 * [{"working-directory": "${{ env.FOLDER }}"}]
+    commit, options = origin.commit(), "-p fake_gpu --gpukern-isolate=off --gpukern-sessions=1"
+    by_hand = {"baseline": "create"}
+    for event, inputs in (("workflow_dispatch", by_hand), ("push", {})):
+        runner = Runner(tmp_path / event, origin, event, commit, options, env=workflow["env"], **inputs)
+        assert runner.run(workflow["jobs"]["gpu"]) == 0, runner.output
+        if inputs:
+            (record,) = (name for name in runner.uploaded if name.startswith("baselines/"))
+            (project / record).parent.mkdir(exist_ok=True)
+            (project / record).write_bytes((runner.project / record).read_bytes())
+            commit = origin.commit()
+    assert "of 3 times" in runner.output
+    assert "new" not in runner.output
 
 
 def test_a_runner_that_lost_its_driver_does_not_go_green(tmp_path, origin):
@@ -323,7 +365,7 @@ def test_a_fork_is_left_to_the_simulator_which_checks_kernels(tmp_path):
 
 
 def test_it_answers_a_merge_queue_ends_in_time_and_installs_the_release_that_wrote_it():
-    events = {"pull_request", "merge_group", "push", "schedule"}
+    events = {"pull_request", "merge_group", "push", "schedule", "workflow_dispatch"}
     assert set(PARSED[True]) == events, "`on` is a truth value in YAML 1.1"
     types = {"opened", "synchronize", "reopened", "labeled", "unlabeled"}
     assert set(PARSED[True]["pull_request"]["types"]) == types, "a label counts at once"

@@ -1,4 +1,4 @@
-"""Runs the scripts behind docs/explanation/evidence.md at a small size, as far as they need no GPU."""
+"""Runs the scripts behind docs/explanation/evidence-log.md at a small size, as far as they need no GPU."""
 
 from __future__ import annotations
 

@@ -109,6 +109,7 @@ def test_variables_that_change_what_is_timed_are_named_with_their_value(variable
     assert advise(but(environ={variable: harmless})) == []
 
 
+LACKED = ("a.py", "cupy is not installed; pip install 'pytest-gpukern[cu13]'")
 NO_TOOL = "compute-sanitizer is not installed; pip install nvidia-cuda-sanitizer-api"
 SOME_GPU, TOOL = "GPU 0", "sanitizer"
 
@@ -136,6 +137,14 @@ SOME_GPU, TOOL = "GPU 0", "sanitizer"
         (but(nvcc=None), NOTE, "pycuda", "SourceModule", ""),
         (but(versions={"numba": "0.68.0"}), WARNING, "numba", "without numba-cuda", ""),
         (but(backends={"cupy": "ImportError: libnvrtc.so.13"}), ERROR, "cupy", "libnvrtc", ""),
+        (but(lacks={"cupy": LACKED}), WARNING, "cupy", "a.py uses it, and cupy is not installed", "pip i"),
+        (
+            but(no_gpu="", driver_there=False, gpus=(), lacks={"cupy": LACKED}),
+            NOTE,
+            "driver",
+            "untimed",
+            None,
+        ),
         (but(timer="another profiler"), WARNING, "timer", "events stand in", ""),
         (but(lock="no flock"), WARNING, "lock", "not kept apart", ""),
         (but(sanitizer=None, sanitizer_problem=NO_TOOL), NOTE, TOOL, f"does not work: {NO_TOOL}", None),
@@ -218,6 +227,16 @@ def test_a_machine_is_asked_for_every_gpu_and_each_installed_backend(examined):
     assert nvml.closed
     (hidden,) = (advice for advice in advise(found) if advice.subject == "environment")
     assert "leaves 1 of 2 GPUs" in hidden.text
+
+
+def test_what_the_project_uses_and_is_not_installed_is_lacking(examined, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "on_gpu.py").write_text(
+        "@p.variant('made_up')\ndef f(): ...\n\n@p.variant('host')\ndef g(): ...\n"
+    )
+    monkeypatch.setitem(BACKENDS, "made_up", BackendRow("", needs=(("no_such", "such"),), extra="x"))
+    found, _ = examined(FakeNvml())
+    assert found.lacks == {"made_up": ("on_gpu.py", "such is not installed; pip install 'pytest-gpukern[x]'")}
 
 
 @pytest.mark.parametrize("folder", ["relative", "/dev/null/locks"])
