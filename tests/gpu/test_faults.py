@@ -180,7 +180,8 @@ def test_a_thread_that_goes_on_launching_is_the_fault_of_the_test_that_left_it_a
     result = project(broken="\n    ".join(lines))
     if measured:
         result.assert_outcomes(passed=3, failed=1)
-        result.stdout.fnmatch_lines(["*INVALID*launched by a thread (heartbeat) that also works between *"])
+        # A launch that began before CUPTI recorded calls has no thread, and then no name.
+        result.stdout.fnmatch_lines(["*INVALID*launched by a thread*that also works between *"])
     else:
         result.assert_outcomes(passed=4, errors=1)
         result.stdout.fnmatch_lines(
