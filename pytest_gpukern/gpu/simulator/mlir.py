@@ -46,6 +46,8 @@ _PARTS = """
 """
 """Public modules of its packages; whatever else is imported from them is no module."""
 _REFUSED_NAMES = re.compile(r"inline_ptx|compile_(cubin|for|mlir)|(float16x|half)[1-4]")
+_DRAWS = re.compile(r"xoroshiro128p_(next|jump|uniform_\w+|normal_\w+)")
+_OF_NUMBA = "write a kernel, or take it from numba.cuda"
 _REFUSED_TYPES = re.compile(
     r"f\d+E\w+|(B?Float\d|FloatTF32|NVFP4|CUTensorMap)\w*|bf16|tf32|nvfp4|complex32|ptr|ptr_to|byval_ptr|"
     r"ByValPointerType|AggregateType|alignas|grid_constant"
@@ -96,8 +98,8 @@ def _fill_cuda(module: ModuleType) -> None:
         types=importlib.import_module(f"{_ROOT}.types"),
         DeviceNDArray=DeviceNDArray,
         jit=_jit,
-        vectorize=_no_ufuncs("vectorize", NotImplementedError),
-        guvectorize=_no_ufuncs("guvectorize", TypeError),
+        vectorize=_lacking("vectorize", NotImplementedError, _OF_NUMBA),
+        guvectorize=_lacking("guvectorize", TypeError, _OF_NUMBA),
         shared_array=InKernel("shared.array"),
         local_array=InKernel("local.array"),
     )
@@ -120,6 +122,21 @@ def _fill_vector_types(module: ModuleType) -> None:
     vars(module)["__getattr__"] = vars(importlib.import_module(_CUDA))["__getattr__"]  # of half precision
 
 
+def _fill_random(module: ModuleType) -> None:
+    """Refuses what kernels call: its module has them only as Python functions, which it cannot compile."""
+    from numba.cuda import random
+    from numba.cuda.core.errors import TypingError
+
+    _take_names(random, module)
+    vars(module).update(
+        {
+            name: _lacking(f"random.{name} for kernels", TypingError, "draw on the host, or with numba.cuda")
+            for name in vars(random)
+            if _DRAWS.fullmatch(name)
+        }
+    )
+
+
 def _take_names(source: ModuleType, module: ModuleType) -> None:
     """Gives a module the names of numba-cuda's, and refuses those that numba-cuda lacks."""
 
@@ -140,6 +157,7 @@ _FILLED: dict[str, Callable[[ModuleType], object]] = {
     _ROOT: _fill_root,
     _CUDA: _fill_cuda,
     f"{_ROOT}.types": _fill_types,
+    f"{_CUDA}.random": _fill_random,
     f"{_CUDA}.vector_types": _fill_vector_types,
     **{f"{_CUDA}.{name}": functools.partial(refuse_all, _FEATURE) for name in _REFUSED_MODULES},
 }
@@ -166,8 +184,8 @@ def _jit(func_or_sig: Any = None, **options: Any) -> Any:
     return kernel
 
 
-def _no_ufuncs(name: str, kind: type[Exception]) -> Callable[..., Any]:
+def _lacking(name: str, kind: type[Exception], remedy: str) -> Callable[..., Any]:
     def refuse(*_: Any, **__: Any) -> Any:
-        raise kind(f"numba-cuda-mlir has no cuda.{name}: write a kernel, or take it from numba.cuda")
+        raise kind(f"numba-cuda-mlir has no cuda.{name}: {remedy}")
 
     return refuse

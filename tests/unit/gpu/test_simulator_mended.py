@@ -763,13 +763,12 @@ def check_kernels_of_numba_cuda_mlir_run_by_any_import():
     from numba_cuda_mlir import cuda as mlir
     from numba_cuda_mlir import types
     from numba_cuda_mlir.cuda import grid, shared_array
-    from numba_cuda_mlir.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float32
 
     assert numba_types is types is mlir.types
     assert numba_cuda_mlir.numba_cuda is mlir
 
     @mlir.jit(fast_math=True, opt_level=2)
-    def kernel(x, out, states):
+    def kernel(x, out):
         first, second = shared_array(8, types.f32), shared_array(8, types.f32)
         third, fourth = mlir.shared.array(8, np.float32, alignas=16), mlir.shared_array(8, types.float32)
         own = mlir.local_array(2, types.i64)
@@ -777,13 +776,12 @@ def check_kernels_of_numba_cuda_mlir_run_by_any_import():
         first[i], second[i], third[i], fourth[i] = x[i], 2 * x[i], 3 * x[i], 4 * x[i]
         own[1] = vectors.float2(5, 6).y
         mlir.syncthreads()
-        drawn = xoroshiro128p_uniform_float32(states, i) >= 0
-        out[i] = first[7 - i] + second[7 - i] + third[7 - i] + fourth[7 - i] + own[1] * drawn
+        out[i] = first[7 - i] + second[7 - i] + third[7 - i] + fourth[7 - i] + own[1]
 
     x, out = np.arange(8, dtype="f4"), mlir.device_array(8, np.float32)
     for configuration in ((1, 8), (1, 8, None, None, None)):
         out[:] = 0
-        kernel[configuration](x, out, create_xoroshiro128p_states(8, seed=1))
+        kernel[configuration](x, out)
         np.testing.assert_array_equal(out.copy_to_host(), 10 * x[::-1] + 6)
     assert isinstance(out, mlir.DeviceNDArray)
     assert not isinstance(x, mlir.DeviceNDArray)
@@ -811,6 +809,7 @@ def check_both_numbas_work_in_one_process_and_each_has_its_own_rules():
 
 
 def check_what_numba_cuda_mlir_refuses_is_refused_by_name():
+    from numba.cuda.core.errors import TypingError
     from numba_cuda_mlir import cuda as mlir
 
     for make, kind, said in (
@@ -828,6 +827,10 @@ def check_what_numba_cuda_mlir_refuses_is_refused_by_name():
     ):
         with pytest.raises(kind, match=said):
             make()
+    states = mlir.random.create_xoroshiro128p_states(1, seed=1)
+    draws = mlir.jit(lambda states: mlir.random.xoroshiro128p_uniform_float32(states, 0))
+    with pytest.raises(TypingError, match=r"no cuda\.random\.xoroshiro128p_uniform_float32 for kernels"):
+        draws[1, 1](states)
     for options in ({"debug": True, "opt": False}, {"debug": True, "opt_level": 0}):
         mlir.jit("void()", **options)(lambda: None)[1, 1]()
 
