@@ -143,8 +143,8 @@ def _range(shifts: Sequence[float]) -> str:
 def _told(sides: Iterable[_Side]) -> str:
     first, *others = sides
     for side in others:
-        medians = [statistics.median(of.shifts.values()) for of in (first, side)]
-        if (side.shifts.keys(), side.doubt) == (first.shifts.keys(), first.doubt) and _alike(medians):
+        both = [statistics.median(of.shifts.values()) for of in (first, side)]
+        if (side.shifts.keys(), side.doubt) == (first.shifts.keys(), first.doubt) and _alike(both):
             return f"{first.words} than {first.than}, and than before{first.doubt}"
     return "; ".join(f"{side.words} than {side.than}{side.doubt}" for side in (first, *others))
 
@@ -188,10 +188,7 @@ def _changes(shifts: Mapping[str, float], names: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class FleetReport:
-    """Holds what the terminal or a file tells of a fleet.
-
-    `unreadable` says why files are not judged; `listed` has the names of hosts in the list of hosts.
-    """
+    """Holds what is told of a fleet; `unreadable` are files that are not judged, `listed` names of hosts."""
 
     fleet: FleetFindings
     unreadable: Sequence[FileError] = ()
@@ -248,10 +245,9 @@ class FleetReport:
             failed = units.counted(sum(fleet.failed.values()), "failed test")
             on = units.counted(len(fleet.failed), "card")
             notes.append(f"{failed} on {on}: gpukern report FILE tells why")
-        kinds = {row.kind for row in self.rows}
-        if Kind.SLOW in kinds:
-            notes.append(f"what is SLOW was confirmed by {units.counted(fleet.confirmed_by, 'other session')}")
-        if Kind.SUSPECTED in kinds:
+        if any(row.kind is Kind.SLOW for row in self.rows):
+            notes.append(f"each SLOW was confirmed by {units.counted(fleet.confirmed_by, 'other session')}")
+        if any(row.kind is Kind.SUSPECTED for row in self.rows):
             notes.append(f"to confirm, measure these cards again, three sessions in all: {_VALIDATE}")
         verdicts = [of.verdict for model in fleet.models if model.spreads for of in model.cards.values()]
         if alone := verdicts.count(CardVerdict.NOT_COMPARED):
