@@ -180,7 +180,7 @@ class _HostValidation:
             findings = fleet.judged(raising, self.figures[len(raising) :], expected=())
         report = FleetReport(findings)
         exits.show(["", *terminal(report, exits.width()), *_not_validated(self.host)])
-        _say(report.verdict[0])
+        _say(report.counts)
         return max(*self.statuses, int(findings.confirmed))
 
     def _confirm(self, suspects: Mapping[Card, fleet.Recheck], tests: Mapping[str, Sequence[str]]) -> None:

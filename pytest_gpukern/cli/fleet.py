@@ -64,12 +64,14 @@ def _run(known: argparse.Namespace) -> int:
         if change is None:
             no_card = "holds none of the cards measured later; a card is known by its UUID"
             unreadable.append(FileError(known.before, no_card, "Compare run files of the same cards"))
-    report = FleetReport(findings, unreadable, change)
+    report = FleetReport(findings, unreadable, change, listed)
     if form is not None:
         write_named(known.output, form(report), "-o")
     if known.drain:
         if report.drain:
-            exits.show([listed.get(host, host) for host in report.drain])
+            exits.show(report.drain)
+        else:
+            exits.complain("fleet", f"{report.headline or 'no file names a host'}; {report.counts}")
         for error in unreadable:
             exits.complain("fleet", error)
     else:

@@ -310,6 +310,7 @@ class CardVerdict(enum.StrEnum):
     """No session of it can confirm that."""
     IN_GROUP = "as its group"
     """It is as slow as its host, or as all cards with its driver or libraries, which are named instead."""
+    FASTER = "faster"
     NOT_CONFIRMED = "not confirmed"
     NOT_COMPARED = "not compared"
     """Too few of its times are valid."""
@@ -323,6 +324,7 @@ class CardFinding:
         shifts: class → log ratio to the lower median of the cards.
         slower: classes in which other sessions confirmed that it is slower.
         suspected: classes in which it looks slower, and no other session can tell.
+        faster: classes in which it is faster.
     """
 
     verdict: CardVerdict
@@ -331,6 +333,7 @@ class CardFinding:
     suspected: tuple[str, ...] = ()
     causes: tuple[Cause, ...] = ()
     facts: Facts = field(default_factory=dict)
+    faster: tuple[str, ...] = ()
 
     @property
     def bad(self) -> bool:

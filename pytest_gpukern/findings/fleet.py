@@ -96,8 +96,8 @@ class FleetFinding(NamedTuple):
     """Says what stands out, besides the times of a card.
 
     Attributes:
-        what: `wrong`, `wrong everywhere`, `bits`, `odd bits`, `missing`, `told`, `few` or `lacking`; or what
-            slower cards have in common: `driver`, `libraries` or `host`.
+        what: `wrong`, `wrong everywhere`, `bits`, `odd bits`, `missing`, `told`, `few`, `lacking` or `one
+            place`; or what slower cards have in common: `driver`, `libraries` or `host`.
         where: name of a card, host or case, driver or libraries.
         names: outputs or cases, or problems of a card's runs.
         number: of cards that are so, or of sessions.
@@ -167,7 +167,8 @@ class FleetFindings:
     @property
     def bad(self) -> bool:
         """Whether something stands out: wrong, confirmed or silent."""
-        return self.confirmed or any(finding.kind is not Kind.SUSPECTED for finding in self.findings)
+        harmless = (Kind.SUSPECTED, Kind.NOTED)
+        return self.confirmed or any(finding.kind not in harmless for finding in self.findings)
 
     @property
     def to_drain(self) -> list[str]:
@@ -242,7 +243,10 @@ def _by_card(sessions: Iterable[CardFigures]) -> dict[Card, list[CardFigures]]:
     # By the newest session: a host may have got another name.
     newest = {of[-1].card: of for of in groups}
     order = sorted(newest, key=lambda card: (_natural(card.host), _natural(card.index), card.uuid))
-    return {card: newest[card] for card in order}
+    # Two cards of one index, of which one was replaced, are told apart by their UUIDs.
+    places = Counter((card.host, card.index) for card in order if card.index and card.model)
+    twice = {card: f"{card.index} {card.uuid[:12]}" for card in order if places[card.host, card.index] > 1}
+    return {replace(card, index=twice.get(card, card.index)): newest[card] for card in order}
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
@@ -261,8 +265,13 @@ def _wrong(cards: Sequence[Card], by_card: _ByCard) -> Iterator[FleetFinding]:
 def _silent(
     by_card: _ByCard, expected: Iterable[str] | None, unreadable: Iterable[tuple[str, str]]
 ) -> Iterator[FleetFinding]:
-    """Yields hosts that reported nothing or few cards, and cards without a valid time or with a problem."""
-    damaged = grouped({*unreadable} - {(card.host, card.index) for card in by_card})
+    """Yields hosts that are silent or have few cards, and cards without valid times or at one index."""
+    places = grouped(((card.host, card.index.partition(" ")[0]), card) for card in by_card)
+    for (host, index), both in places.items():
+        if len(both) > 1 and index:
+            uuids = tuple(card.uuid[:12] for card in both)
+            yield FleetFinding(Kind.NOTED, "one place", f"{host} GPU {index}", uuids, cards=tuple(both))
+    damaged = grouped({*unreadable} - places.keys())
     reported = {session.card.host for sessions in by_card.values() for session in sessions}
     for host in sorted({*(expected or ())} - reported - damaged.keys(), key=_natural):
         yield FleetFinding(Kind.SILENT, "missing", host)
@@ -303,10 +312,10 @@ def _corrupt(by_card: _ByCard) -> Iterator[FleetFinding]:
     what a library chose there.
     """
     for cards in grouped(((card.model, card.versions), card) for card in by_card).values():
-        sessions = [session for card in cards for session in by_card[card]]
+        sessions = [(card, session) for card in cards for session in by_card[card]]
         seen = grouped(
-            ((output, hash_method(bits)), (bits, session.card))
-            for session in sessions
+            ((output, hash_method(bits)), (bits, card))
+            for card, session in sessions
             for output, bits in session.bits.items()
         )
         odd: set[tuple[str, str]] = set()
@@ -316,7 +325,7 @@ def _corrupt(by_card: _ByCard) -> Iterator[FleetFinding]:
             if count >= _FEWEST_TO_COMPARE and 2 * most > count:
                 few = min(max(2, count // 100), most - 1)
                 odd |= {(output, bits) for bits, of in cards_with.items() if len(of) <= few}
-        in_doubt = grouped((each.card, here) for each in sessions if (here := odd & each.bits.items()))
+        in_doubt = grouped((card, here) for card, each in sessions if (here := odd & each.bits.items()))
         for card, of_sessions in in_doubt.items():
             outputs = tuple(sorted({output for here in of_sessions for output, _ in here}))
             kind, what = (Kind.CORRUPT, "bits") if len(of_sessions) > 1 else (Kind.SUSPECTED, "odd bits")
@@ -388,13 +397,15 @@ def _judged_model(name: str, cards: Sequence[Card], first: _ByCard, fresh: _ByCa
     out = shifts.raised >= shifts.suspected_from
     again = shifts.fresh - _median(np.where(out, np.nan, shifts.fresh))
     held, doubtful = out & (again >= shifts.confirmed_from), out & np.isnan(again)
+    fast = (shifts.raised <= -shifts.suspected_from) & ~(again > -shifts.confirmed_from)
     facts = {card: combined(of.facts for of in first.get(card) or fresh[card]) for card in cards}
     in_group = {card for group in shifts.groups for card in group.cards}
     usual = statistics.mode(card.versions for card in cards)
     findings = {}
     for row, (card, own) in enumerate(zip(cards, (shifts.raised + shifts.due).tolist(), strict=True)):
         known = {each: x for each, x in zip(shifts.classes, own, strict=True) if not math.isnan(x)}
-        slower, suspected = (tuple(itertools.compress(shifts.classes, of[row])) for of in (held, doubtful))
+        sides = (held, doubtful, fast)
+        slower, suspected, faster = (tuple(itertools.compress(shifts.classes, of[row])) for of in sides)
         differs = tuple(_differences(card, cards, facts, usual))
         verdict = CardVerdict.ALIKE if known else CardVerdict.NOT_COMPARED
         if slower:
@@ -405,7 +416,9 @@ def _judged_model(name: str, cards: Sequence[Card], first: _ByCard, fresh: _ByCa
             verdict = CardVerdict.NOT_CONFIRMED
         elif card in in_group:
             verdict = CardVerdict.IN_GROUP
-        findings[card] = CardFinding(verdict, known, slower, suspected, differs, facts[card])
+        elif faster and (len(cards) >= FEWEST_CARDS or len({*faster} - {COPIES}) > 1):
+            verdict = CardVerdict.FASTER
+        findings[card] = CardFinding(verdict, known, slower, suspected, differs, facts[card], faster)
     spreads = _spread(shifts.raised - _median(shifts.raised)).tolist()
     limits = zip(spreads, shifts.suspected_from.tolist(), strict=True)
     return Model(name, findings, tuple(shifts.groups), dict(zip(shifts.classes, limits, strict=True)))

@@ -80,7 +80,8 @@ _TAIL = 5.0
 
 
 @gc_paused()  # what is made here has no cycles, and the collector would look at all results again and again
-def page(runs: Sequence[RunResults]) -> bytes:
+def page(runs: Sequence[RunResults], **more: object) -> bytes:
+    """Returns the page of runs, or of what else the script shows: the cards of a fleet."""
     script, style = _file("page.js"), _file("page.css")
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
@@ -105,7 +106,7 @@ def page(runs: Sequence[RunResults]) -> bytes:
 </body>
 </html>
 """
-    data = _escaped(_plain(_data(runs)))
+    data = _escaped(_plain(_data(runs) | more))
     return b"".join([before.encode(), data, behind.encode()])  # text takes twice the memory
 
 

@@ -32,11 +32,11 @@ def browser():
 
 @pytest.fixture
 def show(browser, tmp_path):
-    """Writes runs as a page and opens it; the test fails if the page complains or asks for anything."""
+    """Opens the page of runs, or a made one; the test fails if it complains or asks for anything."""
     contexts, complaints, file = [], [], tmp_path / "report.html"
 
-    def open_page(*runs, width=1280, height=900, scheme="light", place=""):
-        file.write_bytes(page_of(runs))
+    def open_page(*runs, made=b"", width=1280, height=900, scheme="light", place=""):
+        file.write_bytes(made or page_of(runs))
         context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
         )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
+import random
 import re
 import time
+from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 import made_up_results
@@ -13,7 +16,10 @@ import made_up_times
 import pytest
 from msgspec import structs
 
+from pytest_gpukern.findings.cards import Card, CardFigures, Kernel
+from pytest_gpukern.findings.fleet import judged, split_sessions
 from pytest_gpukern.report.conclusion import cards, headline
+from pytest_gpukern.report.fleet import FORMS, FleetReport, terminal
 from pytest_gpukern.report.run import RunResults, Skip
 
 if not os.environ.get("GPUKERN_NEEDS_BROWSER"):
@@ -282,6 +288,75 @@ def test_a_page_of_2000_cases_is_usable_soon(show):
     assert page.locator(".cases tbody tr").count() == 300
     page.locator("button.more").click()
     assert page.locator(".cases tbody tr").count() == 600
+
+
+# --- the page of a fleet --------------------------------------------------------------------------
+
+CLASSES = ("memory", "compute", "short", "power-limited", "copies")
+
+
+def session_of(host, index, number):
+    """Returns a session of a card: host0001 GPU 0 is slow, and host0003 GPU 2 has other bits."""
+    noise, slow = random.Random(f"{host} {index} {number}"), 0.06 * ((host, index) == (1, 0))
+    times = {
+        f"{name} {n}": 1e5 * math.exp(slow + noise.gauss(0, 0.001)) for name in CLASSES for n in range(6)
+    }
+    names = ("sm_mhz", "memory_mhz", "power_w", "temperature_c", "limited_s.sw_power_cap", "corrected_errors")
+    link = {f"pcie.{kind}": 5 for kind in ("generation", "width", "max_generation", "max_width")}
+    return CardFigures(
+        Card(f"GPU-{host:04x}{index:04x}-5d35-7ffe", f"host{host:04}", f"{index}", "NVIDIA H200", "580"),
+        f"{number}",
+        datetime(2026, 11, 26, number, tzinfo=UTC),
+        times,
+        {kernel: Kernel(kernel.split()[0]) for kernel in times},
+        {"saxpy out": "other" if (host, index) == (3, 2) else "usual"},
+        facts=link | {"power_limit_w": 700.0} | dict.fromkeys(names, 1000.0 + index),
+    )
+
+
+@pytest.fixture(scope="module")
+def fleet():
+    sessions = [
+        session_of(host, index, number) for host in range(12) for index in range(8) for number in range(3)
+    ]
+    return FleetReport(judged(*split_sessions(sessions), expected=[f"host{host:04}" for host in range(13)]))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [*SIZES, "paper"])
+def test_the_page_of_a_fleet_says_which_hosts_and_why(show, fleet, size, scheme):
+    width, height = SIZES.get(size, (1440, 900))
+    page = show(made=FORMS[".html"](fleet), width=width, height=height, scheme=scheme)
+    assert page.locator("h1").inner_text() == "Drain 2 hosts: host0001, host0003"
+    slow = page.locator(".told li", has_text="SLOW").inner_text().splitlines()[0]
+    assert slow.startswith("SLOW host0001 GPU 0: all kernels 6.")
+    assert slow in terminal(fleet, 300)
+    assert page.locator(".strip > span").count() == 13
+    assert page.locator(".strip b").all_inner_texts() == ["host0001", "host0003", "host0012"]
+    assert page.locator(".shifts .mark.bad").count() == len(CLASSES)
+    if size == "paper":
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.emulate_media(media="print")
+    assert page.evaluate(WITHIN)
+    assert page.evaluate(FITS)
+    rows = [text.split("\t") for text in page.locator("table").first.locator("tbody tr").all_inner_texts()]
+    assert [row[:3] for row in rows[:2]] == [
+        ["CORRUPT", "host0003 GPU 2", "00030002"],
+        ["SLOW", "host0001 GPU 0", "00010000"],
+    ]
+    if size == "desk":
+        assert page.evaluate("document.querySelector('.wide').scrollWidth <= innerWidth")
+    complaints = Axe().run(page, options={"rules": {"target-size": {"enabled": True}}})
+    assert complaints.violations_count == 0, complaints.generate_report()
+
+
+def test_the_first_line_and_a_line_a_finding_are_copied_for_a_ticket(show, fleet):
+    page = show(made=FORMS[".html"](fleet))
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy: for a ticket").click()
+    expect(page.get_by_text("Copied")).to_be_visible()
+    copied = page.evaluate("navigator.clipboard.readText()").splitlines()
+    assert copied == ["Drain 2 hosts: host0001, host0003", *map(str, fleet.rows)]
 
 
 ROOFLINE = ".roofline"

@@ -151,7 +151,7 @@ def test_a_slow_gpu_is_confirmed_beside_a_neighbour_while_others_go_on(fleet, sh
     written = [f"--gpukern-report={kept}/", f"--gpukern-report={table}"]
     status, out, _ = fleet(*written, hosts=hosts(4), acts={"GPU-1-0": {"slower": 1.05}})
     assert status == 1
-    assert "SLOW host1 GPU 0: +5.0 % in memory, +5.0 % in compute, +5.0 % in short, confirmed by 3" in out
+    assert "SLOW host1 GPU 0: all kernels 5.0 % slower than its peers\n" in out
     assert out.index("host1 GPU 0 is in doubt") < out.index(": 12 of 12 cards, host")
     runs = shared.begun()
     assert sorted(map(len, runs.values())) == [1] * 10 + [4, 4], "and a neighbour"

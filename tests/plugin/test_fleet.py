@@ -5,6 +5,7 @@ import json
 import math
 import os
 import random
+import re
 import shlex
 import socket
 import sys
@@ -239,7 +240,7 @@ def test_each_form_names_what_stands_out(fleet, capsys):
     assert float(rows["node3", "1"]["memory %"]) == pytest.approx(6.0, abs=0.8)
     assert rows["node3", "1"]["uuid"] == "GPU-3-1"
     assert "node3 GPU 1" in texts["html"]
-    assert "<script>" not in texts["html"]
+    assert "=<script>" not in texts["html"]
 
 
 def figures_in(folder, content, host=""):
@@ -361,9 +362,32 @@ def test_a_command_that_is_shown_runs_nothing_that_a_file_says(fleet):
     assert shlex.quote("a'$(touch X)") in "".join(out.split("\n"))
 
 
+@pytest.mark.parametrize(
+    ("slow", "why"),
+    [(0.0, "nothing stands out"), (-0.06, "no card is confirmed to be slow or wrong by itself")],
+)
+def test_a_drain_of_no_host_says_why(fleet, capsys, slow, why):
+    fleet(of_card={(3, 1): {"slow": slow}}, judge=False)
+    assert cli.main(["fleet", "runs", "--drain"]) == 0
+    out, err = capsys.readouterr()
+    counts = "1 noted" if slow else why
+    assert (out, err) == ("", f"gpukern fleet: Drain no host: {why}; 24 cards of 12 hosts: {counts}\n")
+
+
+def test_a_card_that_is_too_fast_and_two_cards_at_one_index_are_noted(fleet):
+    Path("runs").mkdir()
+    Path("runs", "node4-0.9.json").write_bytes(run_of("new", 3))
+    status, out = fleet(of_card={(3, 1): {"slow": -0.06}})
+    both, fast = first_lines(out, "noted")
+    assert (status, both) == (0, "node4 GPU 0: GPU-4-0, GPU-new were both there")
+    assert re.fullmatch("node3 GPU 1: all kernels 5.. % faster than its peers", fast)
+
+
 def test_a_card_that_became_slower_than_the_others_is_drained(fleet, capsys):
     fleet(of_card={(4, 0): {"slow": -0.06}}, judge=False, folder="before")
     assert fleet("--before=before", "--drain") == (1, "node4\n")
+    (line,) = first_lines(fleet("--before=before", hosts=0)[1], "SLOW")
+    assert line == "node4 GPU 0: all kernels 6.2 % slower than before, beside its peers"
     fleet(folder="others", judge=False, hosts=1, first=40)
     status, out = fleet("--before=others", hosts=0)
     assert status == 3

@@ -572,19 +572,19 @@
     return el("div", {}, times, known(card.share_before) && limits());
   }
 
+  // Returns a button that copies a text, and selects where it is shown.
+  function copying(title, text, shown) {
+    const click = async ({ currentTarget: button }) => {
+      getSelection().selectAllChildren(shown);
+      const refused = () => "Selected"; // a page from a file may be refused the clipboard
+      button.textContent = await Promise.resolve().then(() => navigator.clipboard.writeText(text)).then(() => "Copied", refused);
+    };
+    return el("button", { type: "button", class: "no-print", "aria-label": `Copy: ${title}`, on: { click } }, "Copy");
+  }
+
   function command(title, text) {
     const code = el("code", { tabindex: "0" }, ...text.split(/( --[\w-]+)/).flatMap((part, i) => (i % 2 ? [" ", el("span", { class: "whole" }, part.trim())] : named(part))));
-    const copy = async (event) => {
-      const button = event.currentTarget;
-      getSelection().selectAllChildren(code);
-      try {
-        await navigator.clipboard.writeText(text);
-        button.textContent = "Copied";
-      } catch {
-        button.textContent = "Selected"; // a page from a file may be refused the clipboard
-      }
-    };
-    return el("div", { class: "command" }, el("span", { class: "quiet" }, title), code, el("button", { type: "button", class: "no-print", "aria-label": `Copy: ${title}`, on: { click: copy } }, "Copy"));
+    return el("div", { class: "command" }, el("span", { class: "quiet" }, title), code, copying(title, text, code));
   }
 
   // Draws the recorded sessions of the newest epoch and those of this run.
@@ -602,6 +602,66 @@
     const entry = ([kind, cases, by, cause]) =>
       el("li", {}, el("a", { href: linkToTimes(run, { state: kind }), class: "plain" }, badge(kind)), " ", ...named(cases), " ", el("b", {}, by), cause && el("span", { class: "quiet" }, ` ${cause}`));
     return el("ul", { class: "others" }, ...run.others.map(entry));
+  }
+
+  // --- the page of a fleet -------------------------------------------------------------------------
+
+  const lookOf = (kind) => ({ "": RECORDED, bad: { kind: "bad", shape: "diamond" }, doubt: { kind: "doubt", shape: "triangle" }, faint: { kind: "measured", shape: "square" } })[kind && tone(kind)];
+  const asShift = (percent) => (known(percent) ? asChange(1 + Number(percent.toFixed(1)) / 100) : "");
+
+  function headline([word, rest], colour) {
+    document.title = [word, rest].filter(Boolean).join(": ");
+    return el("h1", {}, el("span", { class: colour }, rest ? `${word}:` : word), rest ? ` ${rest}` : "");
+  }
+
+  function fleetPage({ headline: first, tone: colour, counts, findings, missing, cards, models, facts, notes }) {
+    for (const card of cards) [card.kind] = card.findings.split(" ");
+    const hosts = [...Map.groupBy(cards, ({ host }) => host), ...missing.map((host) => [host, [{ kind: "SILENT", line: `SILENT ${host}` }]])];
+    const kinds = [...new Set([...findings.map(([kind]) => kind), ""])]; // the worst first
+    const line = ([kind, where, text, remedies]) => el("li", {}, badge(kind), " ", el("b", {}, `${where}:`), ` ${text}`, ...remedies.map((remedy) => el("div", { class: "reason" }, `→ ${remedy}`)));
+    const told = el("div", {}, headline(first, colour), ...fewFirst(findings, (few) => el("ul", { class: "told" }, ...few.map(line))));
+    const ticket = [first.join(": "), ...findings.map(([kind, where, text]) => `${kind} ${where}: ${text}`)].join("\n");
+    told.firstChild.after(el("p", { class: "quiet" }, `${counts} `, copying("for a ticket", ticket, told)));
+    main.className = "fleet";
+    main.replaceChildren(
+      told,
+      section("Hosts and their cards", el("div", { class: "strip" }, ...hosts.map(stripOf)), legendOf(kinds.filter((kind) => hosts.some(([, of]) => of.some((card) => card.kind === kind))).map((kind) => ({ text: kind || "nothing found", ...lookOf(kind) })))),
+      ...models.flatMap((model) => modelOf(model, cards.sort((a, b) => kinds.indexOf(a.kind) - kinds.indexOf(b.kind)), facts)),
+      section("How they were compared", listOf(notes)),
+    );
+  }
+
+  function stripOf([host, cards]) {
+    const found = cards.filter(({ kind }) => kind).map(({ line }) => line);
+    const options = { width: 13 * cards.length + 1, height: 14, role: "img", "aria-label": found.join("; ") || `${host}: nothing found` };
+    return el("span", {}, el(found.length ? "b" : "span", {}, host), svg("svg", options, ...cards.map(({ kind, line }, i) => mark(7 + 13 * i, 7, { ...lookOf(kind), text: line }))));
+  }
+
+  // Draws how far a model's cards are from the median one, a line a class; copies that are farther than any kernel stand at
+  // the end. Then shows a row for each card, and above it what is the same of all.
+  function modelOf([name, classes], all, facts) {
+    const cards = all.filter(({ model }) => model === name);
+    const [width, step, edge, few] = [main.clientWidth, 44, 8, main.clientWidth < 600 ? 1 : 4];
+    const pointsOf = ([title, limit]) => cards.map(({ [`${title} %`]: shift, name, kind }) => ({ shift, kind: Math.abs(shift) >= limit ? kind : "", text: `${name} ${asShift(shift)}` })).filter(({ shift }) => known(shift));
+    const scaling = classes.filter(([title]) => title !== "copies" || classes.length === 1);
+    const [low, high] = around(scaling.flatMap((of) => [of[1], -of[1], ...pointsOf(of).map(({ shift }) => shift)]), 0.03);
+    const x = (shift) => edge + ((Math.max(low, Math.min(high, shift)) - low) * (width - 2 * edge)) / (high - low);
+    const drawn = classes.flatMap(([title, limit], i) => {
+      const points = pointsOf([title, limit]).sort((a, b) => Math.abs(a.shift) - Math.abs(b.shift));
+      const out = points.filter(({ kind }) => kind).map(({ text }) => text).reverse();
+      const said = `${title}: ${out.slice(0, few).join(", ") || "none stands out"}${out.length > few ? ` and ${out.length - few} more` : ""}`;
+      const dots = points.map(({ shift, kind, text }) => mark(x(shift), step * i + 28, { ...lookOf(kind), text }));
+      return [word(said, edge, step * i + 14, "start"), rect("band", x(-limit), step * i + 20, x(limit) - x(-limit), 16), ...dots];
+    });
+    const title = `Times beside the median card: ${name}`;
+    const own = facts.filter((fact) => cards.some((card) => card[fact] !== cards[0][fact]));
+    const same = facts.filter((fact) => !own.includes(fact)).map((fact) => `${fact} ${cards[0][fact]}`).join(", ");
+    const rows = cards.map((card) => [card.verdict, card.name, card.uuid.replace("GPU-", "").slice(0, 8), ...classes.map(([of]) => asShift(card[`${of} %`])), card["failed tests"] || "", ...own.map((fact) => card[fact])]);
+    const titles = ["verdict", "card", "UUID", ...[...classes.map(([of]) => of), "failed tests", ...own].map((of) => [of, true])];
+    return [
+      classes.length ? pictured(title, "A mark is a card, and right is slower; in the band no card is suspected.", drawing("shifts", width, step * classes.length + 20, title, ...drawn, ...[[low, "start"], [0, "middle"], [high, "end"]].map(([shift, anchor]) => word(asShift(shift), x(shift), step * classes.length + 16, anchor)))) : "",
+      section(`Cards: ${name}`, same && el("p", { class: "quiet" }, `All: ${same}`), ...fewFirst(rows, (part) => tableOf(titles, part))),
+    ];
   }
 
   // --- the two pages -------------------------------------------------------------------------------
@@ -630,12 +690,11 @@
     const form = { class: "filter no-print", role: "search", "aria-label": "cases", on: { submit: (event) => event.preventDefault() } };
     const filter = el("form", form, search, ...choices, heading);
     const compared = run.rows.some((row) => known(row.ratio));
-    const [word, rest] = run.headline;
     const part = (title, count, children, open = false) => count && folded(title, open, (body) => body.append(...children()));
     const numbered = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
     main.replaceChildren(
       ...[
-        el("h1", {}, el("span", { class: tone(word) }, rest ? `${word}:` : word), rest ? ` ${rest}` : ""),
+        headline(run.headline, tone(run.headline[0])),
         el("p", { class: "quiet" }, run.context.join(" · ")),
         el("p", { class: "quiet" }, run.verdict),
         run.problems.length && section("Went wrong", listOf(run.problems)),
@@ -657,7 +716,6 @@
     );
     const showRows = caseTable(run, cases, heading);
     showRows();
-    document.title = run.headline.filter(Boolean).join(": ");
   }
 
   const canariesOf = (run) => (run.canaries.length ? tableOf(["canary", ["time", true], ["change", true], "verdict, usual"], run.canaries) : "");
@@ -741,6 +799,7 @@
   let last = null;
 
   function route() {
+    if (DATA.fleet) return fleetPage(DATA.fleet);
     const place = new URLSearchParams(location.hash.slice(1));
     const run = prepared(DATA.runs[Number(place.get("run"))] || DATA.runs[0]);
     const index = run.places.get(place.get("case"));
@@ -765,7 +824,7 @@
   const choose = () => location.assign(chosen.value === "0" ? "#" : `#run=${chosen.value}`);
   const options = DATA.runs.map((run) => el("option", { value: numberOf(run) }, run.name));
   const chosen = el("select", { id: "run", "aria-label": "run", on: { change: choose } }, ...options);
-  document.querySelector("header").append(DATA.runs.length > 1 ? chosen : el("span", {}, DATA.runs[0].name));
+  document.querySelector("header").append(DATA.runs.length > 1 ? chosen : el("span", {}, (DATA.fleet || DATA.runs[0]).name));
 
   addEventListener("keydown", (event) => {
     const typing = ["INPUT", "SELECT"].includes(document.activeElement.tagName);
