@@ -206,7 +206,7 @@ class _Piece:
     def extreme(self, values: np.ndarray[Any, Any]) -> Extreme:
         """Returns the largest of these errors of the elements; the first one if several are equal.
 
-        No element stands for an error of 0, which unwritten elements have, too.
+        An error of 0 names no element: those that were never written have it, too.
         """
         at = int(values.argmax())
         if values[at] == 0:

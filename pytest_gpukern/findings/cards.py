@@ -76,6 +76,7 @@ class Card:
         index: its number in nvidia-smi, for people; empty if unknown.
         model: name of the device; empty if no GPU was there.
         libraries: (name, version) of what else is behind its times, by name.
+        shares_index: whether another card had this index on this host, as after a replacement.
     """
 
     uuid: str
@@ -84,6 +85,7 @@ class Card:
     model: str = field(default="", compare=False)
     driver: str | None = field(default=None, compare=False)
     libraries: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    shares_index: bool = field(default=False, compare=False)
 
     @property
     def versions(self) -> tuple[tuple[str, str], ...]:
@@ -91,6 +93,7 @@ class Card:
 
     def __str__(self) -> str:
         gpu = f"GPU {self.index}" if self.index else self.uuid[:12]
+        gpu += f" {self.uuid[:12]}" if self.shares_index else ""
         return f"{self.host} {gpu}" if self.host else gpu
 
 

@@ -243,10 +243,8 @@ def _by_card(sessions: Iterable[CardFigures]) -> dict[Card, list[CardFigures]]:
     # By the newest session: a host may have got another name.
     newest = {of[-1].card: of for of in groups}
     order = sorted(newest, key=lambda card: (_natural(card.host), _natural(card.index), card.uuid))
-    # Two cards of one index, of which one was replaced, are told apart by their UUIDs.
     places = Counter((card.host, card.index) for card in order if card.index and card.model)
-    twice = {card: f"{card.index} {card.uuid[:12]}" for card in order if places[card.host, card.index] > 1}
-    return {replace(card, index=twice.get(card, card.index)): newest[card] for card in order}
+    return {replace(card, shares_index=places[card.host, card.index] > 1): newest[card] for card in order}
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
@@ -266,7 +264,7 @@ def _silent(
     by_card: _ByCard, expected: Iterable[str] | None, unreadable: Iterable[tuple[str, str]]
 ) -> Iterator[FleetFinding]:
     """Yields hosts that are silent or have few cards, and cards without valid times or at one index."""
-    places = grouped(((card.host, card.index.partition(" ")[0]), card) for card in by_card)
+    places = grouped(((card.host, card.index), card) for card in by_card)
     for (host, index), both in places.items():
         if len(both) > 1 and index:
             uuids = tuple(card.uuid[:12] for card in both)

@@ -178,7 +178,7 @@ def _of_card(card: Card, sides: Sequence[tuple[str, CardFinding]]) -> Row | None
 
 
 def _remedies(texts: Iterable[str], card: Card) -> tuple[str, ...]:
-    index = card.index.partition(" ")[0] or card.uuid
+    index = card.index or card.uuid
     return tuple(dict.fromkeys(text.format(index=index) for text in texts))
 
 
@@ -269,7 +269,7 @@ class FleetReport:
         return [
             {
                 "host": card.host,
-                "index": card.index.partition(" ")[0],
+                "index": card.index,
                 "uuid": card.uuid,
                 "model": card.model,
                 "driver": card.driver,

@@ -73,7 +73,7 @@ class Column:
 def spell_out(stream: object) -> None:
     """Lets a stream write `us` for `µs` if its encoding has no µ, and likewise our other signs."""
     if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors=_spelt.__module__)
+        stream.reconfigure(errors=__name__)
 
 
 def _spelt(error: UnicodeError) -> tuple[str, int]:
@@ -87,7 +87,7 @@ def _spelt(error: UnicodeError) -> tuple[str, int]:
     return text, error.end + min(len(text) - len(signs), max(0, gap - 1))
 
 
-codecs.register_error(_spelt.__module__, _spelt)
+codecs.register_error(__name__, _spelt)
 
 
 def tied(text: str) -> str:

@@ -99,9 +99,9 @@ def _pairs(case: Both, key: str) -> list[Pair]:
 def same_times(case: Both, threshold: float) -> tuple[frozenset[str], bool]:
     """Returns the times of work that is the same on both sides, and whether these are all times of the test.
 
-    All sessions tell, but those that only asked. Where `same_work` cannot know all, as a number of rounds,
-    the times of both sides have to agree within half the threshold, on average of the pairs: one pair of a
-    5 µs kernel differed by 3 % on an H200, and four sessions by 0.02 %. The host's clock is too coarse.
+    Sessions without times, which only asked, do not count. `same_work` may not know all, as a number of
+    rounds. Then the times of both sides have to agree within half the threshold, on average of the pairs. On
+    an H200 one pair of a 5 µs kernel differed by 3 %, two by 0.02 % on average. The host is too coarse.
     """
     ended = [_reported(side) for side in case]
     base, head = ([result for result in _results(side) if result.measurements] for side in ended)

@@ -92,9 +92,9 @@ class Turns:
     ) -> dict[str, Conclusion]:
         """Measures the tests in `pairs` sessions of each side, judges them and confirms what looks slower.
 
-        With `asks`, what does the same on both sides is only asked; `by_work`, the same work decides where
-        time does not. If the run is stored, a session of what is slower is added, so that an epoch accepted
-        from its file gates. It raises as `take` does.
+        With `asks`, what does the same on both sides is only asked. With `by_work`, a time that is open is
+        SAME CODE if its work is the same. If the run is stored, a session of what is slower is added, so that
+        an epoch accepted from its file gates. It raises as `take` does.
         """
         left = self.ask([*self.thresholds]) if asks else [*self.thresholds]
         if left:
