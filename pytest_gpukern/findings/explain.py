@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from pytest_gpukern.baseline.record import as_recorded
+from pytest_gpukern.baseline.record import as_recorded, launches_of
 from pytest_gpukern.baseline.same_work import SameWork, newest, same_work
 from pytest_gpukern.findings.regressions import by_name, resource_changes
 from pytest_gpukern.gate.change import SESSIONS_TO_GATE, percent
@@ -85,7 +85,7 @@ def because(
     if same_work(result, newest(past), deciding[0].key) is SameWork.ALL:
         differences.append(SAME_WORK)
     elif deciding[0].scope != "transfer":
-        differences += _code_changes(result, past)
+        differences += code_changes(result, [time.session for time in past])
     differences += _clock_changes(deciding, verdict, past)
     fingerprints = [time.session.fingerprint for time in past]
     unused = distributions_of_others(result.case.backend)
@@ -130,10 +130,10 @@ def other_machine(
     return tuple(difference for difference in differences if difference is not None)
 
 
-def _code_changes(result: Result, past: Sequence[SessionTime]) -> Iterator[Difference]:
-    """Yields what differs in the kernels of a case: machine code, resources, launches, the kernels."""
+def code_changes(result: Result, sessions: Sequence[Result]) -> Iterator[Difference]:
+    """Yields what differs from earlier sessions in a case's kernels: code, resources, launches, which ones."""
     new = by_name(map(as_recorded, result.kernels))
-    launched = [time.session.kernels for time in past if time.session.kernels]
+    launched = [[*map(as_recorded, session.kernels)] for session in sessions if session.kernels]
     seen = list(map(by_name, launched))
     if not new or not seen:
         return
@@ -150,6 +150,10 @@ def _code_changes(result: Result, past: Sequence[SessionTime]) -> Iterator[Diffe
     gone = ", ".join(name for name in old if name not in new and all(name in session for session in seen))
     yield from [Difference(KERNEL, now=added)] if added else []
     yield from [Difference(KERNEL, before=gone)] if gone else []
+    now, *counts = (len(launches_of(of)[1]) for of in (result, *sessions))
+    before = sorted(set(filter(None, counts)))
+    if now and before and now not in before:
+        yield Difference("launches", " or ".join(map(str, before)), str(now))
 
 
 def cycles_change(time_change: float, clock_change: float) -> Difference | None:

@@ -12,11 +12,11 @@ from msgspec import structs
 
 from pytest_gpukern.baseline.merge import confirmed_slower
 from pytest_gpukern.baseline.same_work import SameWork, same_work
+from pytest_gpukern.findings.explain import code_changes
 from pytest_gpukern.gate import judge
 from pytest_gpukern.gate.change import Pair, log_ratios
 from pytest_gpukern.gate.spread import SharedSpread, spread_key
 from pytest_gpukern.processes.sessions import Ending
-from pytest_gpukern.values.difference import NEW_CODE, SAME_CODE
 from pytest_gpukern.values.result import Correctness, Measurement, Result, SessionRole, Verdict, machine_code
 from pytest_gpukern.values.timer_table import timer_row
 from pytest_gpukern.values.untrusted_json import first_line
@@ -248,14 +248,16 @@ def _judged(
 ) -> Verdict:
     """Returns the gate's verdict on valid pairs: a first one, or one that decides about a suspicion."""
     all_pairs = _pairs(case, key)
-    pairs, same, shared = _valid(all_pairs), same_code(case), rule.spreads.get(spread_key(key))
+    pairs, shared = _valid(all_pairs), rule.spreads.get(spread_key(key))
     if suspicion is None:
         verdict = judge.judge_paired(pairs, threshold=rule.threshold, shared=shared)
     else:
         verdict = judge.confirm_paired(suspicion, pairs, threshold=rule.threshold, shared=shared, last=last)
         if verdict.suspected:
             return suspicion
-    invalid, code = len(all_pairs) - len(pairs), () if same is None else (SAME_CODE if same else NEW_CODE,)
+    base, head = map(_results, case)
+    code = code_changes(head[-1], base)
+    invalid = len(all_pairs) - len(pairs)
     words = [f"{invalid} of {len(all_pairs)} pairs of sessions are not valid"] if invalid else []
     return verdict.adding(*words, differences=(*code, *verdict.differences))
 

@@ -184,6 +184,16 @@ def test_a_verdict_says_whether_the_machine_code_is_the_same(code, differences):
     assert verdict.differences == differences
 
 
+def test_a_verdict_says_what_else_changed_in_the_kernels_and_how_often_they_are_launched():
+    h200 = structs.replace(known().result.fingerprint, compute_capability=(9, 0))
+    grown = structs.replace(LAUNCH, machine_code_sha256="code:bb", registers=96)
+    work = (structs.replace(EXP_KERNEL, count=2.0),)
+    after = [known(ns, work, (grown,), fingerprint=h200) for ns in times(1.1)]
+    (verdict,) = conclude(([known(ns) for ns in BASE_NS], after), Rule(THRESHOLD, {})).verdicts.values()
+    words = ["new machine code", "registers 40 → 96", "occupancy 75 → 25 %", "launches 1 → 2"]
+    assert [*map(str, verdict.differences)] == words
+
+
 LAUNCH = structs.replace(EXP_KERNEL.kernel, machine_code_sha256="code:aa")
 
 
