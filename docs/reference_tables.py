@@ -29,6 +29,7 @@ from pytest_gpukern.report.run_file import RunFile
 from pytest_gpukern.values.options import GROUPS, Option
 
 REFERENCE = Path(__file__).parent / "reference"
+PACKAGE = Path(__file__).parents[1] / "pytest_gpukern"
 MARKED = re.compile(r"(<!-- written by docs/reference_tables\.py -->\n).*(<!-- end of it -->\n)", re.DOTALL)
 
 
@@ -125,7 +126,17 @@ def schema() -> str:
     return json.dumps(head).replace("{}", f"{{\n{lines}\n}}") + "\n"
 
 
-PAGES = {REFERENCE / "options.md": options, REFERENCE / "commands.md": commands}
+def columns() -> Iterator[str]:
+    """Yields a table of what the headings of our tables mean, which the page shows, too."""
+    meanings = (PACKAGE / "report/page/columns.md").read_text(encoding="utf-8").rstrip()
+    yield f"{_table(('column', 'meaning'), ())}\n{meanings}"
+
+
+PAGES = {
+    REFERENCE / "options.md": options,
+    REFERENCE / "commands.md": commands,
+    REFERENCE / "report.md": columns,
+}
 SCHEMA = REFERENCE / "files.schema.json"
 
 

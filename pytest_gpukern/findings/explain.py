@@ -131,7 +131,7 @@ def other_machine(
 
 
 def code_changes(result: Result, sessions: Sequence[Result]) -> Iterator[Difference]:
-    """Yields what differs from earlier sessions in a case's kernels: code, resources, launches, which ones."""
+    """Yields what differs from earlier sessions in a case's kernels: code, resources, launches, names."""
     new = by_name(map(as_recorded, result.kernels))
     launched = [[*map(as_recorded, session.kernels)] for session in sessions if session.kernels]
     seen = list(map(by_name, launched))

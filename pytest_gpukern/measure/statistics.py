@@ -19,6 +19,7 @@ from pytest_gpukern.values.result import Summary
 FEWEST_FOR_95_PERCENT = 6
 """The range of n samples covers the median with probability 1 − 2/2ⁿ: 93.8 % for five, 96.9 % for six."""
 
+BIMODAL = "bimodal"  # begins the note on samples that have two modes
 _MODE_SHARE = 0.15  # a mode holds at least this share of the samples
 _MODE_GAP = 2.0  # least gap between two modes, in standard deviations within a mode
 _MODE_DISTANCE = 7.0  # least distance of their medians, in standard deviations within a mode
@@ -273,18 +274,24 @@ def _bimodal(ordered: Sequence[float], median: float, resolution_ns: float) -> s
     or exponential samples bimodal, and about 90 % of sets with modes ten standard deviations apart.
     """
     n = len(ordered)
-    margin = math.ceil(_MODE_SHARE * n)
     if n < _MODE_SAMPLES:
         return None
-    gap, split = max((ordered[i] - ordered[i - 1], i) for i in range(margin, n - margin + 1))
-    fast, slow = ordered[:split], ordered[split:]
+    fast, slow = at_widest_gap(ordered)
     spread = max(_sigma(fast), _sigma(slow))
-    if gap <= max(_MODE_GAP * spread, 2 * resolution_ns, _WORTH_SAYING * median):
+    if slow[0] - fast[-1] <= max(_MODE_GAP * spread, 2 * resolution_ns, _WORTH_SAYING * median):
         return None
     if statistics.median(slow) - statistics.median(fast) <= _MODE_DISTANCE * spread:
         return None
     below = 100 * (1 - statistics.median(fast) / statistics.median(slow))
-    return f"bimodal: {100 * split / n:.0f} % of the samples gather {below:.3g} % below the others"
+    return f"{BIMODAL}: {100 * len(fast) / n:.0f} % of the samples gather {below:.3g} % below the others"
+
+
+def at_widest_gap(ordered: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+    """Splits samples at their widest gap that leaves to both sides as many as a mode has."""
+    margin = math.ceil(_MODE_SHARE * len(ordered))
+    places = range(margin, len(ordered) - margin + 1)
+    place = max(places, key=lambda place: (ordered[place] - ordered[place - 1], place))
+    return ordered[:place], ordered[place:]
 
 
 def _sigma(ordered: Sequence[float]) -> float:

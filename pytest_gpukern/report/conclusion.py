@@ -314,14 +314,15 @@ def _recorded(run: RunResults) -> tuple[str, str]:
 # --- failures -------------------------------------------------------------------------------------
 
 
-def cards(run: RunResults) -> list[FailureCard]:
+def cards(run: RunResults, series: Mapping[SeriesKey, Trend] | None = None) -> list[FailureCard]:
     """Returns the failures, the worst kind first and the largest change of a kind first.
 
-    Wrong results of one variant share a card, and so do failures with the same words.
+    Wrong results of one variant share a card, and so do failures with the same words. `series` are the run's
+    `trends`, where they are known already.
     """
     results = {result.nodeid: result for result in run.results}
     timed = any(reason.key for failure in run.failures.values() for reason in failure.reasons)
-    series = trends([run]) if timed else {}
+    series = series or (trends([run]) if timed else {})
     made: list[FailureCard] = []
     for nodeid, failure in run.failures.items():
         result = results.get(nodeid)

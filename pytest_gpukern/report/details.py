@@ -6,6 +6,7 @@ What the device did is shown as nvprof did: copies, memsets and kernels with the
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -124,6 +125,27 @@ def _cells(work: DeviceWork, whole_ns: float) -> tuple[str, ...]:
         units.size(work.size_bytes) if work.size_bytes else "",
         units.bandwidth(work.size_bytes, work.time_ns) if work.size_bytes else "",
     )
+
+
+def spent(result: Result, time: Measurement) -> str:
+    """Says on what a whole call to a GPU spends its time: `copies 71 %, host 21 %, kernel 8 %`.
+
+    What overlaps counts as if it did not. Where no timer saw the copies, the kernel's time tells its part.
+    """
+    whole_ns = time.summary.median_ns
+    parts = {"kernel": 0.0, "copies": 0.0}
+    for work in time.work:
+        parts["kernel" if work.kind == "kernel" else "copies"] += work.time_ns or 0.0
+    if not time.work:
+        kernels = (of.summary.median_ns for of in result.measurements if of.scope == "kernel")
+        parts["kernel"] = next(kernels, None) or 0.0
+    known = time.scope == "end_to_end" and units.is_number(whole_ns) and 0 < sum(parts.values()) < math.inf
+    if not known or result.simulated:
+        return ""
+    parts["host" if time.work else "copies and host"] = max(0.0, whole_ns - sum(parts.values()))
+    whole_ns = sum(parts.values())
+    longest = sorted(parts.items(), key=lambda part: -part[1])
+    return ", ".join(f"{name} {units.share(ns / whole_ns)}" for name, ns in longest if ns)
 
 
 def _share(part_ns: float, whole_ns: float) -> str:

@@ -16,6 +16,8 @@ from pytest_gpukern.report import units
 from pytest_gpukern.values.difference import DEVICE, SAME_MACHINE, Difference
 from pytest_gpukern.values.result import Verdict
 
+_SINCE, _UNCHANGED = "since the record: ", "same libraries, driver and clocks"
+
 
 def head(compared: Sequence[Compared], shift: Shift | None, *, wrong: bool = False) -> list[str]:
     """Says what changed, whether outputs did, the common shift, and what changed beyond it, a sentence each.
@@ -34,12 +36,35 @@ def head(compared: Sequence[Compared], shift: Shift | None, *, wrong: bool = Fal
         return [SAME_MACHINE] if any(verdict.kind.row.changed for verdict in verdicts) else []
     outputs = _outputs(compared, wrong=wrong)
     texts = [
-        f"since the record: {', '.join(differences) or 'same libraries, driver and clocks'}; {outputs}",
+        f"{_SINCE}{', '.join(differences) or _UNCHANGED}; {outputs}",
         f"times: {_times(compared, shift, [*changes])}",
     ]
     if shift is not None and common:
         texts.append(f"beyond it: {_residual(compared, shift)}")
     return texts
+
+
+def machine_as_recorded(shift: Shift | None, told: Sequence[str], *, other_card: bool) -> str:
+    """Says whether the machine is as recorded, and what differs: `almost: another card of the model`.
+
+    `told` is what `head` returned.
+    """
+    changes = [text.removeprefix(_SINCE).partition(";")[0] for text in told if text.startswith(_SINCE)]
+    parts = [*["another card of the model"] * other_card, *(text for text in changes if text != _UNCHANGED)]
+    moved = [*_moved(shift).values()] if shift is not None else []
+    if shift is not None and shift.common:
+        moved.insert(0, f"all kernels {percent(math.log(shift.ratio))}")
+    answer = "no" if moved else "almost" if parts else "yes"
+    return ": ".join(filter(None, (answer, ", ".join([*moved, *parts]))))
+
+
+def _moved(shift: Shift) -> dict[str, str]:
+    """Returns each canary that is slower or faster than recorded, and by how much: `copy +3.0 %`."""
+    return {
+        name: f"{name} {percent(math.log(canary.ratio))}"
+        for name, canary in shift.canaries.items()
+        if canary.verdict in (MachineVerdict.SLOWER, MachineVerdict.FASTER)
+    }
 
 
 def changes_since(compared: Sequence[Compared]) -> dict[Difference, int]:
@@ -87,11 +112,7 @@ def _times(compared: Sequence[Compared], shift: Shift | None, changes: Sequence[
         low, high = (percent(math.log(ratio)) for ratio in (shift.low, shift.high))
         rule = f"but its 95 % interval includes 0: {low} … {high}"
     text = f"no common shift: the median of {shift.cases} is {percent(math.log(shift.ratio))}, {rule}"
-    canaries = [
-        f"{name} {percent(math.log(canary.ratio))} ({canary})"
-        for name, canary in shift.canaries.items()
-        if canary.verdict in (MachineVerdict.SLOWER, MachineVerdict.FASTER)
-    ]
+    canaries = [f"{text} ({shift.canaries[name]})" for name, text in _moved(shift).items()]
     return f"{text}, but canaries moved: {', '.join(canaries)}" if canaries else text
 
 

@@ -18,7 +18,7 @@ import math
 import operator
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from importlib import resources
 from typing import Any
@@ -27,9 +27,10 @@ import msgspec
 
 from pytest_gpukern.baseline.record import NO_RECORD
 from pytest_gpukern.findings.common_shift import MachineVerdict
-from pytest_gpukern.findings.trend import FEWEST_SESSIONS, date_of, moment_of
+from pytest_gpukern.findings.trend import FEWEST_SESSIONS, SeriesKey, Trend, date_of, moment_of, since_when
 from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.ceilings import rate_of
+from pytest_gpukern.measure.statistics import BIMODAL, at_widest_gap
 from pytest_gpukern.package import __version__
 from pytest_gpukern.report import units
 from pytest_gpukern.report.conclusion import (
@@ -48,11 +49,13 @@ from pytest_gpukern.report.details import (
     compiled,
     launch_cells,
     observed,
+    spent,
 )
+from pytest_gpukern.report.head import machine_as_recorded
 from pytest_gpukern.report.recorded import trends
 from pytest_gpukern.report.records import repeat
 from pytest_gpukern.report.rows import COLUMNS, COPY, FMA, ResultRow, chosen_text, nearest_ceiling, own_size
-from pytest_gpukern.report.run import NextStep, RunResults
+from pytest_gpukern.report.run import BASELINE, NextStep, RunResults
 from pytest_gpukern.report.summary import (
     false_alarms,
     problems_of,
@@ -65,7 +68,7 @@ from pytest_gpukern.values.garbage import gc_paused
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import JsonDict, Measurement, OutputError, Result, sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
-from pytest_gpukern.values.verdict_table import STATES, severity
+from pytest_gpukern.values.verdict_table import STATES, VerdictKind, severity
 
 _MOST_BINS, _FEWEST_BINS = 40, 8
 _FEWEST_BINNED = 20
@@ -75,6 +78,7 @@ _LARGEST = 1e30
 _TIMES = operator.attrgetter("summary.median_ns", "summary.low_ns", "summary.high_ns")
 _COLUMNS = ("time", "uncertainty", "rate", "speedup", "error")
 """Of the terminal's table; the page has the others in its own way."""
+_CHANGED = [kind.value for kind in VerdictKind if kind.row.changed]
 _TAIL = 5.0
 """Times the distance from the median to the 90th percentile, beyond which samples are left out of bins."""
 
@@ -113,13 +117,15 @@ def page(runs: Sequence[RunResults], **more: object) -> bytes:
 def _data(runs: Sequence[RunResults]) -> JsonDict:
     # A run comes before the records that it is shown with, which know no duration.
     newest_first = sorted(runs, key=lambda run: (run.duration_s is not None, run.created), reverse=True)
+    shown = [_RunData(run, trends([run])) for run in newest_first]
     return {
         "units": {"time": units.TIMES, "rate": [(scale, f"{name}FLOP/s") for scale, name in units.RATES]},
         "titles": {name: column.title for name, column in COLUMNS.items()},
         "tones": {state: row.tone for state, row in STATES.items()},
         "barred": [state for state, row in STATES.items() if row.always_fails],
-        "trends": _trends(newest_first),
-        "runs": [_RunData(run).json() for run in newest_first],
+        "columns": _columns(),
+        "trends": _trends(shown[0].series if len(shown) == 1 else trends(newest_first)),
+        "runs": [run.json() for run in shown],
     }
 
 
@@ -172,10 +178,17 @@ def _numbers() -> defaultdict[Any, int]:
     return defaultdict(itertools.count().__next__)
 
 
-def _trends(runs: Sequence[RunResults]) -> JsonDict:
+def _columns() -> list[tuple[str, str]]:
+    """Returns each heading of a column with what it means, as the documentation has them."""
+    lines = _file("columns.md").splitlines()
+    named = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
+    return [(title, meaning.replace("`", "")) for titles, meaning in named for title in titles.split(", ")]
+
+
+def _trends(series: Mapping[SeriesKey, Trend]) -> JsonDict:
     """Returns each series that is long enough for steps, and the moments of its points, once."""
     moments = _numbers()
-    series = _table(
+    table = _table(
         {
             "case": case_id,
             "scope": key.partition("/")[0],
@@ -184,18 +197,18 @@ def _trends(runs: Sequence[RunResults]) -> JsonDict:
             "levels": trend.levels,
             "change": trend.change,
         }
-        for (case_id, key), trend in trends(runs).items()
+        for (case_id, key), trend in series.items()
         if len(trend.points) >= FEWEST_SESSIONS
     )
-    return {"moments": list(moments), "series": series}
+    return {"moments": list(moments), "series": table}
 
 
 # --- a run ----------------------------------------------------------------------------------------
 
 
 class _RunData:
-    def __init__(self, run: RunResults) -> None:
-        self.run = run
+    def __init__(self, run: RunResults, series: Mapping[SeriesKey, Trend]) -> None:
+        self.run, self.series = run, series
         problems = problems_of(run)
         self.rows = [row for problem in problems for row in problem.rows]
         self.results = [result for problem in problems for result in problem.results]
@@ -210,7 +223,7 @@ class _RunData:
         by_result = grouped((id(row.result), row) for row in self.rows)
         remarks = remarks_on(self.rows)
         since = *map(str.strip, run.heading), *run.since_record, false_alarms(run.results), time_spent(run)
-        failed = cards(run)
+        failed = cards(run, self.series)
         return {
             "cases": _table(self._case(result, by_result[id(result)]) for result in self.results),
             "scopes": _table(self._scope(row, row.timed) for row in self.rows if row.timed),
@@ -223,6 +236,7 @@ class _RunData:
             "others": [(other.kind, other.cases, other.change, other.cause) for other in others(run)],
             "facts": _facts(run),
             "problems": run.problems,
+            "machine": _machine(run),
             "since": [text for text in since if text],
             "canaries": _canaries(run),
             "notes": [
@@ -249,12 +263,10 @@ class _RunData:
         """Returns a failure with what it is called here, and with the places of its cases."""
         texts = ("kind", "name", "sizes", "scope", "what", "since", "why", "repeat", "accept", "advice")
         change = card.change
-        figures = ("times", "percent", "interval", "before_ns", "limit", "share_before", "share_now")
+        figures = ("times", "percent", "interval", "limit", "share_before", "share_now")
         return {
             **{name: getattr(card, name) for name in texts},
             **({name: getattr(change, name) for name in figures} if change else {}),
-            "threshold": units.share(card.threshold) if card.threshold else "",
-            "limit_at": card.threshold,
             "cases": self._places(card.results),
         }
 
@@ -282,6 +294,8 @@ class _RunData:
             "ratio": verdict.ratio if verdict else None,
             "change": units.change(verdict.ratio) if verdict and verdict.ratio else "",
             "way": units.way(*sides) if sides else "",
+            "sides": sides,
+            "spent": spent(result, measurement) if measurement else "",
             "interval": units.change_interval(verdict.ratio_low, verdict.ratio_high) if verdict else "",
             "intensity": flops / traffic if on_roof and flops and traffic else None,
             "flop_s": units.per_second(flops, ns) if on_roof and traffic else None,
@@ -324,6 +338,9 @@ class _RunData:
         result, summary, half = row.result, measurement.summary, measurement.summary.half_width
         verdict = result.verdicts.get(measurement.key)
         samples = [ns for ns in measurement.samples_ns if ns is not None and abs(ns) < _LARGEST]
+        humps = any(note.text.startswith(BIMODAL) for note in summary.notes)
+        trend, changed = self.series.get((result.case.id, measurement.key)), row.judged.kind in _CHANGED
+        step = trend.change if trend else ""
         return {
             "case": self.places[id(result)],
             "timing": (measurement.scope, measurement.timer, measurement.cache),
@@ -332,7 +349,9 @@ class _RunData:
             "told": _sampling(measurement),
             "reason": row.judged.reason,
             "threshold": units.change(1 + verdict.threshold) if verdict and verdict.threshold else "",
-            "distribution": distribution(samples),
+            "limit_at": verdict.threshold if verdict else None,
+            "since": since_when(result, self.run.history.get(result.nodeid), trend) if changed else step,
+            "distribution": distribution(samples, humps=humps),
             "sessions": self._sessions(result, measurement),
             "work": self._work(breakdown(result, measurement)),
         }
@@ -372,10 +391,11 @@ class _RunData:
 # --- samples --------------------------------------------------------------------------------------
 
 
-def distribution(samples_ns: Sequence[float]) -> tuple[float, float, tuple[int, ...], str] | None:
-    """Returns both ends of a histogram of samples, the counts of its bins, and a note; None of few samples.
+def distribution(samples_ns: Sequence[float], *, humps: bool = False) -> tuple[Any, ...] | None:
+    """Returns the ends of a histogram, counts of its bins, a note and its humps; None of few samples.
 
-    Where few samples are far above the others, the bins leave them out, and the note says so.
+    Where few samples are far above the others, the bins leave them out, and the note says so. Each hump has
+    its share of the samples, in words, and its median.
     """
     if len(samples_ns) < _FEWEST_BINNED:
         return None
@@ -388,7 +408,9 @@ def distribution(samples_ns: Sequence[float]) -> tuple[float, float, tuple[int, 
     counts = tuple(end - start for start, end in itertools.pairwise((0, *ends, count)))
     samples = "1 sample is" if far == 1 else f"{far} samples are"
     note = f"{samples} above {units.time(high)}, up to {units.time(ordered[-1])}" if far else ""
-    return low, high, counts, note
+    parts = at_widest_gap(ordered) if humps else ()
+    told = [(units.share(len(part) / len(ordered)), statistics.median(part)) for part in parts]
+    return low, high, counts, note, told
 
 
 # --- in words -------------------------------------------------------------------------------------
@@ -438,6 +460,12 @@ def _facts_of(result: Result) -> tuple[tuple[str, str], ...]:
         ("checked at", ", ".join(result.corners)),
     ]
     return tuple((label, text) for label, text in facts if text)
+
+
+def _machine(run: RunResults) -> str:
+    if run.compared_with != BASELINE or run.is_record or not run.history:
+        return ""
+    return machine_as_recorded(run.shift, run.since_record, other_card=run.on_another_card)
 
 
 def _canaries(run: RunResults) -> list[tuple[str, str, str, str]]:

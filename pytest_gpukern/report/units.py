@@ -21,7 +21,7 @@ _PRECISE = 0.005
 """Half widths below this justify a fourth significant digit."""
 
 TIMES = ((1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s"))
-RATES = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P"))
+RATES = ((1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P"))
 _BYTES = ((1.0, "B"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB"), (2.0**40, "TiB"))
 
 
@@ -175,6 +175,8 @@ def per_second(amount: float | None, nanoseconds: float | None) -> float | None:
 
 def _rate(amount: float | None, nanoseconds: float | None, unit: str) -> str:
     rate = per_second(amount, nanoseconds)
+    if rate is not None and 0 < rate < 1e3:
+        return f"< 0.001 M{unit}"
     return NOTHING if rate is None else _scaled(rate, RATES, 3) + unit
 
 

@@ -8,6 +8,7 @@
   const DATA = JSON.parse(document.getElementById("data").textContent);
   const FIRST = 300; // rows that are drawn before more are asked for
   const FEW = 10; // failures and series, likewise
+  const MEANINGS = new Map(DATA.columns);
   const TONES = new Map([...Object.entries(DATA.tones), ["PASSED", "good"]]); // finding kinds have none
   const main = document.querySelector("main");
 
@@ -32,12 +33,14 @@
 
   const digits = (value) => (Math.abs(value) >= 1000 ? value.toFixed(0) : String(Number(value.toPrecision(3))));
 
-  function scaled(value, units) {
+  const ofThree = (value) => (Math.abs(value) >= 1000 ? value.toFixed(0) : value.toPrecision(3)); // as Python writes times
+
+  function scaled(value, units, written = digits) {
     const [scale, unit] = units.findLast((each) => Math.abs(value) >= each[0] * 0.9995) || units[0];
-    return `${digits(value / scale)} ${unit}`;
+    return `${written(value / scale)} ${unit}`;
   }
 
-  const asTime = (ns) => scaled(ns, DATA.units.time);
+  const asTime = (ns) => scaled(ns, DATA.units.time, ofThree);
   const asRate = (flops) => scaled(flops, DATA.units.rate);
   const asSize = (value) => scaled(value, [[1, ""], [1e3, "k"], [1e6, "M"], [1e9, "G"], [1e12, "T"]]).replace(" ", "");
 
@@ -57,6 +60,21 @@
   const named = (name) => breakable(name, /(?<=[/,])/);
   const spoken = (scope) => scope.replaceAll("_", " ");
 
+  // Returns a column's heading, which shows its meaning under the pointer. A click leads to the list of all.
+  function titled(title, meaning = title) {
+    const click = (event) => {
+      event.preventDefault();
+      const list = document.getElementById("meanings");
+      list.open = true;
+      list.scrollIntoView();
+      list.firstChild.focus({ preventScroll: true });
+    };
+    const text = MEANINGS.get(meaning);
+    return text ? el("a", { href: "#meanings", class: "meaning", title: text, on: { click } }, title) : title;
+  }
+
+  const meanings = () => Object.assign(folded("What the columns mean", false, (body) => body.append(facts(DATA.columns))), { id: "meanings" });
+
   // Shows what is in it once it is opened: a roofline needs a width, and thousands of figures time.
   function folded(title, open, fill) {
     const body = el("div");
@@ -68,14 +86,14 @@
   }
 
   // Returns a table without its empty columns. A column is a name, or a name and whether it is numeric.
-  function tableOf(columns, rows) {
+  function tableOf(columns, rows, kind) {
     const names = columns.map((column) => [column].flat());
     const kept = names.map((_, i) => i).filter((i) => rows.some((row) => known(row[i]) && row[i] !== ""));
     const cells = (tag, row) =>
-      kept.map((i) => el(row[i] === "" ? "td" : tag, { class: names[i][1] && "number" }, row[i] ?? ""));
+      kept.map((i) => el(row[i] === "" ? "td" : tag, { class: names[i][1] && "number", "data-title": names[i][0] }, row[i] ?? ""));
     const titles = names.map(([name]) => name);
     const body = rows.map((row) => el("tr", {}, ...cells("td", row)));
-    return scrolled(titles.filter(Boolean).join(", "), {}, cells("th", titles), body);
+    return scrolled(titles.filter(Boolean).join(", "), { class: kind }, cells("th", titles.map((title) => titled(title))), body);
   }
 
   // Returns a table of rows in a box that scrolls, which the keyboard reaches.
@@ -96,10 +114,13 @@
     diamond: "M0-6L6 0L0 6L-6 0Z",
   };
   const FORMS = Object.keys(SHAPES);
-  const COLOURS = 6;
+  const COLOURS = 8;
 
-  // Tells the i-th of a legend's entries from the others by colour and shape.
-  const look = (i) => ({ kind: `c${i % COLOURS}`, shape: FORMS[(i + Math.floor(i / COLOURS)) % FORMS.length] });
+  // Tells a backend by colour and shape, the same in every picture; a colour means nothing else.
+  function lookOfBackend(run, backend) {
+    const i = run.backends.indexOf(backend);
+    return { kind: `c${i % COLOURS}`, shape: FORMS[(i + Math.floor(i / COLOURS)) % FORMS.length] };
+  }
 
   const drawing = (kind, width, height, label, ...parts) =>
     svg("svg", { class: `drawing ${kind}`, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, ...parts);
@@ -132,8 +153,8 @@
 
   const extent = (values) => values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
 
-  function distributionOf({ distribution: [low, high, bins, note], time, ns, low_ns, high_ns }) {
-    const [width, left, right, top, bottom] = [420, 58, 410, 10, 122];
+  function distributionOf({ distribution: [low, high, bins, note, humps], time, ns, low_ns, high_ns, sides }) {
+    const [width, left, right, top, bottom] = [420, 58, 410, 34, 146];
     const most = Math.max(...bins);
     const x = (value) => left + (Math.max(0, Math.min(1, (value - low) / (high - low || 1)))) * (right - left);
     const y = (count) => bottom - (count * (bottom - top)) / most;
@@ -144,18 +165,26 @@
     });
     const [from, to] = [low_ns ?? ns, high_ns ?? ns].map(x);
     const [first, last] = endsOf(low, high);
-    const said = `median ${time} in its 95 % interval${note ? `; ${note}` : ""}`;
+    const two = humps.length && `two humps: ${humps.map(([part, middle]) => `${part} at ${asTime(middle)}`).join(", ")}`;
+    const said = [`median ${time} in its 95 % interval`, two].filter(Boolean).join("; ");
+    const before = sides?.[0];
+    const aside = before < low ? "← " : before > high ? "→ " : "";
+    const inside = (text, place, line) => word(text, Math.max(left + 50, Math.min(right - 50, place)), line, "middle");
     const title = "Distribution of the samples";
     const parts = [
       ...bars,
       known(ns) && rect("band", from, top, Math.max(1, to - from), bottom - top),
       known(ns) && stroke("middle", [x(ns), top], [x(ns), bottom]),
+      known(before) && stroke("epoch", [x(before), top - 6], [x(before), bottom]),
+      known(before) && inside(`${aside}recorded ${asTime(before)}`, x(before), top - 9),
+      ...humps.flatMap(([part, middle]) => [stroke("level", [x(middle) - 9, top], [x(middle) + 9, top]), inside(`${part} at ${asTime(middle)}`, x(middle), 11)]),
+      note && word(note, right, bottom + 32, "end"),
       stroke("grid", [left, bottom], [right, bottom]),
       word(String(most), left - 6, top + 10, "end"),
       word(first, left, bottom + 16, "start"),
       word(last, right, bottom + 16, "end"),
     ];
-    return pictured(title, said, drawing("small", width, bottom + 22, `${title}: ${said}`, ...parts));
+    return pictured(title, said, drawing("small", width, bottom + (note ? 38 : 22), `${title}: ${said}`, ...parts));
   }
 
   const recorded = (epoch) => typeof epoch === "number";
@@ -167,50 +196,59 @@
     further: { text: "further sessions", kind: "hollow", shape: "triangle" },
   };
 
-  // Draws a time's recorded sessions and those of this run, with what the marks mean.
-  function sessionsOf(run, sessions, title, { band, threshold, colour } = {}) {
+  // Draws recorded sessions of a time and those of this run, the levels that the verdict compares, and what the marks mean.
+  function sessionsOf(run, { sides, threshold, limit_at: limit }, sessions, title, colour) {
     const past = sessions.filter(([, , epoch]) => recorded(epoch));
     const cards = [...new Set(past.map(([, card]) => card))];
     const named = (card) => (known(card) ? `card ${run.cards[card]}` : "no card named");
-    const byCard = (card) => (cards.length > 1 ? look(cards.indexOf(card)) : RECORDED);
+    const byCard = (card, i = cards.indexOf(card)) => ({ kind: i % 8 < 4 ? "recorded" : "outlined", shape: FORMS[i % 4] });
     const points = sessions.map(([moment, card, epoch, y, low, high]) => {
       const [who, marked] = recorded(epoch) ? [`epoch ${epoch + 1}`, byCard(card)] : [ROLES[epoch].text, ROLES[epoch]];
       const range = known(low) && known(high) ? `, ${asTime(low)} … ${asTime(high)}` : "";
-      return { ...marked, y, low, high, epoch, text: `${who}, ${run.moments[moment]}: ${asTime(y)}${range}, ${named(card)}` };
+      return { ...marked, y, low, high, epoch, day: run.moments[moment], text: `${who}, ${run.moments[moment]}: ${asTime(y)}${range}, ${named(card)}` };
     });
-    const days = [past[0], past.at(-1)].map((session) => session && run.moments[session[0]].slice(0, 10));
-    const told = past.length && `${past.length} recorded on ${cards.length} ${cards.length === 1 ? "card" : "cards"}, ${[...new Set(days)].join(" to ")}`;
+    const levels = sides && past.length && past.length < points.length ? [[0, past.length - 1, sides[0]], [past.length, points.length - 1, sides[1]]] : [];
+    const band = levels.length && known(limit) && [sides[0] / (1 + limit), sides[0] * (1 + limit)];
+    const told = past.length && `${past.length} recorded on ${cards.length} ${cards.length === 1 ? "card" : "cards"}`;
     const opens = new Set(past.map(([, , epoch]) => epoch)).size > 1 ? "a dashed line opens an epoch" : "";
     const entries = [
       ...(cards.length > 1 ? cards.map((card) => ({ text: named(card), ...byCard(card) })) : []),
       ...Object.keys(ROLES).filter((role) => points.some(({ epoch }) => epoch === role)).map((role) => ROLES[role]),
-      ...(band ? [{ text: `± ${threshold}`, kind: "band", shape: "square" }] : []),
+      ...(band ? [{ text: `± ${threshold.replace("+", "")}`, kind: "band", shape: "square" }] : []),
     ];
     const said = el("p", { class: "quiet" }, [told, opens].filter(Boolean).join("; "));
-    return el("div", {}, sequence(points, title, { band, colour }), said, legendOf(entries, colour));
+    return el("div", {}, sequence(points, title, { band, levels, colour }), said, legendOf(entries, colour));
   }
 
-  // Draws points in their order, oldest first: {y, low, high, epoch} and what a mark has.
-  function sequence(points, title, { band, levels = [], colour = "", height = 120 } = {}) {
-    const [width, left, right, top] = [420, 58, 410, 10];
-    const [low, high] = around([...points.flatMap((point) => [point.y, point.low, point.high]), ...(band || [])], 0.08);
+  // Draws points in their order, oldest first: {y, low, high, epoch, day} and what a mark has. Levels, or else both ends,
+  // are labelled, and the days of the first point, of each level and of the last point.
+  function sequence(points, title, { band, levels = [], colour = "", width = 420, height = 120 } = {}) {
+    const [left, right, top] = [58, width - 10, 10];
+    const [low, high] = around([...points.flatMap((point) => [point.y, point.low, point.high]), ...(band || []), ...levels.map(([, , level]) => level)], 0.08);
     const x = (i) => left + ((i + 0.5) * (right - left)) / points.length;
     const y = (value) => top + ((high - value) * (height - 2 * top)) / (high - low);
-    const ends = extent(points.map((point) => point.y));
-    const texts = endsOf(...ends);
-    const grid = (ends[0] < ends[1] ? [0, 1] : [0]).flatMap((i) => [
-      stroke("grid", [left, y(ends[i])], [right, y(ends[i])]),
-      word(texts[i], left - 6, y(ends[i]) + 4, "end"),
-    ]);
+    const labelled = [...new Set(levels.length ? levels.map(([, , level]) => level) : extent(points.map((point) => point.y)))].sort((a, b) => a - b);
+    const texts = labelled.length === 2 ? endsOf(...labelled) : labelled.map(asTime);
+    let above = Infinity; // where the label below stands
+    const grid = labelled.flatMap((value, i) => {
+      above = Math.min(y(value) + 4, above - 13);
+      return [stroke("grid", [left, y(value)], [right, y(value)]), word(texts[i], left - 6, above, "end")];
+    });
     const begins = points.flatMap(({ epoch }, i) => (i && recorded(epoch) && epoch !== points[i - 1].epoch ? [x(i - 0.5)] : []));
+    const dated = [];
+    for (const i of [0, ...levels.map(([from]) => from), points.length - 1]) {
+      const [day, place] = [points[i].day.slice(0, 10), Math.max(left + 30, Math.min(right - 30, x(i)))];
+      if (dated.every(([other, at]) => other !== day && Math.abs(at - place) > 70)) dated.push([day, place]);
+    }
     return drawing(
-      `small ${colour}`, width, height, title,
+      `small ${colour}`, width, height + 12, title,
       band && rect("band", left, y(band[1]), right - left, Math.max(y(band[0]) - y(band[1]), 1)),
       ...grid,
       ...begins.map((place) => stroke("epoch", [place, top], [place, height - top])),
       ...levels.map(([from, to, level]) => stroke("level", [x(from) - 6, y(level)], [x(to) + 6, y(level)])),
       ...points.map((point, i) => known(point.low) && known(point.high) && stroke("range", [x(i), y(point.low)], [x(i), y(point.high)])),
       ...points.map((point, i) => mark(x(i), y(point.y), point)),
+      ...dated.map(([day, place]) => word(day, place, height + 8, "middle")),
     );
   }
 
@@ -222,12 +260,12 @@
     const found = all.filter(({ label }) => labels.has(label)).sort((a, b) => first(a) - first(b));
     const picture = ({ label, case: id, scope, points, ns, levels, change }) => {
       const moments = points.map((point) => DATA.trends.moments[point]);
-      const drawn = ns.map((y, i) => ({ y, text: `${moments[i]}: ${asTime(y)}`, ...(run.name.startsWith(moments[i]) ? ROLES.measured : RECORDED) }));
+      const drawn = ns.map((y, i) => ({ y, day: moments[i], text: `${moments[i]}: ${asTime(y)}`, ...(run.name.startsWith(moments[i]) ? ROLES.measured : RECORDED) }));
       const row = labels.get(label);
       const jump = tone(row.state) !== "faint" && row.change ? `; this run: ${row.state} ${row.change}, too new to be a step` : "";
-      const said = `${change || `no step, ${moments[0].slice(0, 10)} to ${moments.at(-1).slice(0, 10)}`}${jump}`;
+      const said = `${change || "no step"}${jump}`;
       const name = el("a", { href: linkTo(run, row.case) }, ...named(id), ` ${scope}`);
-      return pictured(name, said, sequence(drawn, `${label}, ${ns.length} sessions: ${said}`, { levels, height: 90 }));
+      return pictured(name, said, sequence(drawn, `${label}, ${ns.length} sessions: ${said}`, { levels, width: 300, height: 90 }));
     };
     const stepped = found.filter((each) => each.change).length;
     host.replaceChildren(
@@ -273,9 +311,9 @@
       const inside = ([x0, y0, x1, y1]) => x0 >= left && x1 <= right && y0 >= top && y1 <= bottom;
       const free = ([x0, y0, x1, y1]) => taken.every(([a, b, c, d]) => x1 < a || c < x0 || y1 < b || d < y0);
       const box = boxes.find((each) => inside(each) && free(each));
-      if (!box) return; // then the marks alone tell it, under the pointer
-      taken.push(box);
-      labels.push(word(text, box[0], box[3] - 3, "start"));
+      if (box) taken.push(box);
+      if (box) labels.push(word(text, box[0], box[3] - 3, "start"));
+      return box; // where there is none, the marks alone tell it, under the pointer
     };
     const roofs = [
       ...compute.map(({ rate, text }) => {
@@ -292,39 +330,39 @@
     ];
     const groups = groupsOf(found);
     for (const group of groups) {
-      const at = x(group[0].intensity);
-      const [high, low] = extent(group.map((row) => y(row.flop_s)));
-      const lines = [(high + low) / 2 + 5, low + 22, high - 10, low + 4, high + 4, (3 * high + low) / 4, (high + 3 * low) / 4, low + 40, high - 28];
-      label(pointOf(run, group[0]), (long) => lines.flatMap((line) => [at + 9, at - long - 9, at - long / 2].map((start) => [start, line])));
+      const best = group.reduce((a, b) => (b.flop_s > a.flop_s ? b : a));
+      const [at, high] = [x(best.intensity), y(best.flop_s)];
+      const places = (long) => [5, 18, -10, 31, -23, 44, -36, 57].flatMap((by) => [at + 9, at - long - 9, at - long / 2].map((start) => [start, high + by]));
+      [`${pointOf(run, best)}: ${best.variant}`, pointOf(run, best)].find((text) => label(text, places));
     }
-    const backends = [...new Set(found.map((row) => row.backend))].sort();
+    const backends = run.backends.filter((backend) => found.some((row) => row.backend === backend));
     const marks = found.map((row) => {
       const text = `${row.label}: ${asRate(row.flop_s)} at ${digits(row.intensity)} FLOP a byte${row.ceiling ? `, ${row.ceiling}` : ""}`;
-      return mark(x(row.intensity), y(row.flop_s), { ...look(backends.indexOf(row.backend)), text, open: () => location.assign(linkTo(run, row.case)) });
+      return mark(x(row.intensity), y(row.flop_s), { ...lookOfBackend(run, row.backend), text, open: () => location.assign(linkTo(run, row.case)) });
     });
     const title = "Roofline: rate by operations a byte, under the ceilings measured on this card";
-    const said = `${found.length} kernels; a column is a problem at one size, a mark one variant; a click opens a case`;
+    const said = `${found.length} kernels; a column is a problem at one size, a mark one variant, and its best one is named; a click opens a case`;
     const parts = [
-      ...decades(xs).flatMap((value) => [stroke("grid", [x(value), top], [x(value), bottom]), word(asSize(value), x(value), bottom + 16, "middle")]),
-      ...decades(ys).flatMap((value) => [stroke("grid", [left, y(value)], [right, y(value)]), word(asRate(value), left - 6, y(value) + 4, "end")]),
+      ...ticks(xs, right - left, 46).flatMap(([value, text]) => [stroke("grid", [x(value), text ? top : bottom - 5], [x(value), bottom]), text && word(asSize(value), x(value), bottom + 16, "middle")]),
+      ...ticks(ys, bottom - top, 22).flatMap(([value, text]) => [stroke("grid", [left, y(value)], [text ? right : left + 5, y(value)]), text && word(asRate(value), left - 6, y(value) + 4, "end")]),
       word("FLOP a byte", (left + right) / 2, height - 6, "middle"),
       ...roofs,
       ...groups.map((group) => stroke("column", ...group.map((row) => [x(row.intensity), y(row.flop_s)]))),
       ...marks,
       svg("g", { class: "labels" }, ...labels),
     ];
-    const legend = legendOf(backends.map((text, i) => ({ text, ...look(i) })));
+    const legend = legendOf(backends.map((text) => ({ text, ...lookOfBackend(run, text) })));
     host.replaceChildren(pictured(title, said, legend, drawing("roofline", width, height, `${title}. ${said}`, ...parts)));
   }
 
-  // Returns the ticks between two powers of ten: powers of ten, and values between them where those are few.
-  function decades([low, high]) {
-    const span = high - low;
-    const steps = span > 4 ? [1] : span > 1.2 ? [1, 3] : [1, 1.5, 2, 3, 5, 7];
-    const every = Math.ceil(span / 8);
-    const first = Math.floor(low);
-    const powers = Array.from({ length: Math.ceil(span) + 2 }, (_, i) => first + i).filter((power) => power % every === 0);
-    return powers.flatMap((power) => steps.map((step) => step * 10 ** power)).filter((value) => value >= 10 ** low && value <= 10 ** high);
+  // Returns the ticks between two powers of ten, and whether there is room for a label: `least` pixels for each.
+  function ticks([low, high], length, least) {
+    const decade = length / (high - low);
+    const labelled = [[1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 5, 7], [1, 2, 5], [1, 3]].find((steps) => steps.length * 1.5 * least <= decade) || [1];
+    const powers = Array.from({ length: Math.ceil(high - low) + 2 }, (_, i) => Math.floor(low) + i);
+    const every = Math.ceil(least / decade);
+    const found = powers.flatMap((power) => [1, 2, 3, 4, 5, 6, 7, 8, 9].map((step) => [step * 10 ** power, labelled.includes(step) && power % every === 0]));
+    return found.filter(([value]) => value >= 10 ** low && value <= 10 ** high);
   }
 
   // --- how fast the variants are -------------------------------------------------------------------
@@ -356,7 +394,6 @@
     const scopes = [...new Set(group.map((row) => row.scope))].sort((a, b) => (b === "kernel") - (a === "kernel"));
     const scope = scopes.includes(view.shownScope) ? view.shownScope : scopes[0];
     host.replaceChildren(
-      bestOf(run, timed),
       el(
         "div", { class: "filter no-print" },
         picked("shownProblem", "problem", problems.map((each) => [each, each]), problem, (value) => again({ shownProblem: value, shownGroup: null })),
@@ -373,20 +410,23 @@
   const bySize = (run, rows) =>
     groupsOf(rows).map((of) => ({ rows: of, text: run.cases[of[0].case].point || "its only size" })).sort((a, b) => collator.compare(a.text, b.text));
 
-  // Says for each problem, at its largest size, which variants are best, and what a call of the best kernel costs.
+  // Says for each problem, at its largest size, which variants are best, how near to their limit, and where a call's time goes.
   function bestOf(run, timed) {
     const fastest = (rows, scope) => rows.filter((row) => row.scope === scope).sort((a, b) => a.ns - b.ns)[0];
     const link = (row) => row && el("a", { href: linkTo(run, row.case) }, ...breakable(`${row.variant} ${run.cases[row.case].with}`));
     const cells = (rows) => {
-      const group = bySize(run, rows).at(-1).rows;
-      const [kernel, whole] = [fastest(group, "kernel"), fastest(group, "end_to_end")];
-      const call = kernel && group.find((row) => row.case === kernel.case && row.scope === "end_to_end");
-      const part = call && Math.min(1, kernel.ns / call.ns);
-      const costs = call && (part < 0.5 ? `copies and host, ${digits(100 * (1 - part))} %` : `the kernel, ${digits(100 * part)} %`);
-      return [pointOf(run, group[0]), link(kernel), kernel?.time, kernel?.ceiling, call?.time, costs, link(whole), whole?.time];
+      const sizes = bySize(run, rows);
+      const { rows: kernels } = sizes.at(-1);
+      // Whole calls may be timed at other sizes than kernels. Where a GPU's are not, the host would win without a race.
+      const kernel = fastest(kernels, "kernel");
+      const { rows: calls, text } = sizes.findLast((size) => !kernel || size.rows.some((row) => row.spent)) || { rows: [] };
+      const whole = fastest(calls, "end_to_end");
+      const call = calls.find((row) => kernel?.variant === row.variant && row.scope === "end_to_end");
+      const size = whole && calls !== kernels && ` at ${text}`;
+      return [pointOf(run, kernels[0]), link(kernel), kernel?.time, kernel?.ceiling, call?.time, (call || whole)?.spent, whole && el("span", {}, link(whole), size), whole?.time];
     };
-    const titles = ["problem", "fastest kernel", ["time", true], ["of limit", true], ["its call", true], "mostly", "fastest call", ["time", true]];
-    return tableOf(titles, [...Map.groupBy(timed, (row) => row.problem).values()].map(cells));
+    const titles = ["problem", "fastest kernel", ["time", true], ["of limit", true], ["its call", true], "spent on", "fastest call", ["time", true]];
+    return tableOf(titles, [...Map.groupBy(timed, (row) => row.problem).values()].map(cells), "best");
   }
 
   function picked(name, label, choices, current, pick) {
@@ -412,14 +452,15 @@
     const line = (row) => {
       const one = run.cases[row.case];
       const bad = tone(row.state) === "bad";
-      const bar = el("i", { class: bad ? "bad" : row.ns > longest && "far" });
+      const bar = el("i", { class: `${lookOfBackend(run, row.backend).kind} ${row.ns > longest ? "far" : ""}` });
       bar.style.width = `${Math.min(100, (100 * row.ns) / most)}%`;
       const name = el("th", { scope: "row" }, el("a", { href: linkTo(run, row.case) }, ...breakable(one.variant)), " ", el("small", {}, one.with), " ", bad && badge(row.state));
       const figures = [row.time, asTimes(row.ns / best), limits.length === 1 ? row.reached : row.ceiling, ...(against ? [row.speedup] : [])];
       return el("tr", {}, name, el("td", { class: "bar" }, bar), ...figures.map((text) => el("td", { class: "number" }, text || "–")));
     };
-    const titles = ["time", "× best", `% of ${limits.length === 1 ? limits[0] : "limit"}`, ...(against ? [`× ${against}`] : [])];
-    const head = ["variant", spoken(scope), ...titles].map((title, i) => el("th", { scope: "col", class: i > 1 && "number" }, title));
+    const limit = [`% of ${limits.length === 1 ? limits[0] : "limit"}`, "of limit"];
+    const titles = [["variant"], [spoken(scope), "scope"], ["time"], ["× best"], limit, ...(against ? [[`× ${against}`, DATA.titles.speedup]] : [])];
+    const head = titles.map((title, i) => el("th", { scope: "col", class: i > 1 && "number" }, titled(...title)));
     host.append(scrolled("variants", { class: "bars" }, head, ranked.map(line)));
   }
 
@@ -456,6 +497,7 @@
       row.ceiling = spaced(row.reached, row.of_limit);
       row.size = spaced(point, settings, row.scope && row.scope !== "kernel" && `· ${row.scope}`);
     });
+    run.backends = [...new Set(run.rows.map((row) => row.backend))].sort();
     run.view = { ...PLAIN, shown: FIRST, scroll: 0 };
     return run;
   }
@@ -501,8 +543,9 @@
         head[i].firstChild.focus();
       };
       const title = column.title === "time" && run.rows.some((row) => row.way) ? "recorded → now" : column.title;
-      const button = el("button", { type: "button", on: { click: sort } }, title);
-      return el("th", { scope: "col", class: column.number && !column.plain && "number" }, button);
+      const button = el("button", { type: "button", title: MEANINGS.get(title), on: { click: sort } }, title);
+      const help = Object.assign(titled("?", title), { ariaLabel: `what ${title} means` });
+      return el("th", { scope: "col", class: column.number && !column.plain && "number" }, button, help);
     });
     const more = () => {
       const from = view.shown;
@@ -540,7 +583,7 @@
     const line = (title, ...parts) => parts.some(Boolean) && el("div", { class: "line" }, el("dt", {}, title), el("dd", {}, ...parts));
     const sizes = (card.sizes.length ? card.sizes : [""]).flatMap((size, at) => [at ? ", " : " ", size && linked(run, card.cases[at], size)]);
     const name = card.cases.length && !card.sizes.length ? el("a", { href: linkTo(run, card.cases[0]) }, ...named(card.name)) : el("span", {}, ...named(card.name));
-    const scope = run.cases[card.cases[0]]?.scopes.find((each) => each.timing[0] === card.scope);
+    const scope = scopesOf(run, card.cases[0]).find((each) => each.scope === card.scope);
     const what = [card.times && change(card), card.what.length && told(card.what, card.times ? "span" : "b")];
     const since = [...card.since.map((text) => el("p", {}, text)), scope && card.times && pastOf(run, card, scope)];
     const remedies = [command("repeat", card.repeat), card.accept && command("accept", card.accept), card.advice && el("p", { class: "quiet" }, card.advice)];
@@ -567,10 +610,10 @@
       return [el("span", { class: "quiet" }, title), drawn, el("span", {}, `${(100 * share).toFixed(0)} %${name}`)];
     };
     const limits = () => el("div", { class: "limits" }, ...bar("before", card.share_before, ` of ${card.limit}`), ...bar("now", card.share_now, ""));
-    const percent = el("b", { class: tone(card.kind) }, card.percent);
-    const times = el("p", { class: "big" }, card.times, " ", percent, " ", el("small", { title: "90 % interval" }, card.interval));
-    return el("div", {}, times, known(card.share_before) && limits());
+    return el("div", {}, levelOf({ way: card.times, change: card.percent, state: card.kind, interval: card.interval }), known(card.share_before) && limits());
   }
+
+  const levelOf = ({ way, change, state, interval }, scope) => el("p", { class: "big" }, way, " ", el("b", { class: tone(state) }, change), " ", el("small", { title: "90 % interval" }, interval), scope && el("small", {}, ` ${scope}`));
 
   // Returns a button that copies a text, and selects where it is shown.
   function copying(title, text, shown) {
@@ -593,9 +636,7 @@
     if (newest < 0) return "";
     const sessions = scope.sessions.filter(([, , epoch]) => !recorded(epoch) || epoch === newest);
     const [least, most] = extent(sessions.filter(([, , epoch]) => recorded(epoch)).map(([, , , ns]) => ns));
-    const band = known(card.limit_at) && [card.before_ns / (1 + card.limit_at), card.before_ns * (1 + card.limit_at)];
-    const title = `Recorded sessions took ${asTime(least)} to ${asTime(most)}; this run ${card.times}`;
-    return sessionsOf(run, sessions, title, { band, threshold: card.threshold, colour: tone(card.kind) });
+    return sessionsOf(run, scope, sessions, `Recorded sessions took ${asTime(least)} to ${asTime(most)}; this run ${card.times}`, tone(card.kind));
   }
 
   function otherChanges(run) {
@@ -628,6 +669,7 @@
       section("Hosts and their cards", el("div", { class: "strip" }, ...hosts.map(stripOf)), legendOf(kinds.filter((kind) => hosts.some(([, of]) => of.some((card) => card.kind === kind))).map((kind) => ({ text: kind || "nothing found", ...lookOf(kind) })))),
       ...models.flatMap((model) => modelOf(model, cards.sort((a, b) => kinds.indexOf(a.kind) - kinds.indexOf(b.kind)), facts)),
       section("How they were compared", listOf(notes)),
+      meanings(),
     );
   }
 
@@ -689,7 +731,8 @@
     const choices = CHOICES.map((name) => choice(run, name, setting(name)));
     const form = { class: "filter no-print", role: "search", "aria-label": "cases", on: { submit: (event) => event.preventDefault() } };
     const filter = el("form", form, search, ...choices, heading);
-    const compared = run.rows.some((row) => known(row.ratio));
+    const timed = run.rows.filter(counts);
+    const machine = run.machine ? `Is the machine as recorded? ${run.machine[0].toUpperCase()}${run.machine.slice(1)}` : "How was it compared?";
     const part = (title, count, children, open = false) => count && folded(title, open, (body) => body.append(...children()));
     const numbered = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
     main.replaceChildren(
@@ -700,17 +743,19 @@
         run.problems.length && section("Went wrong", listOf(run.problems)),
         ...fewFirst(run.failures, (few) => el("div", {}, ...few.map((card) => failureCard(run, card)))),
         run.others.length && otherChanges(run),
+        timed.length && section("Which variants are best?", bestOf(run, timed)),
         part(numbered(run.notes.length, "note"), run.notes.length, () => [notes(run)]),
         part("To record and to accept", run.closing.length, () => run.closing.map(([text, line]) => (line ? command(text, line) : el("p", {}, text))), run.nothing_recorded),
         part("Machine and libraries", run.facts.length, () => [facts(run.facts)]),
         part(`Did not run: ${numbered(run.skips.length, "reason")}`, run.skips.length, () => [listOf(run.skips)]),
         el("h2", {}, "Cases"),
         filter,
-        run.rows.some((row) => positive(row.ns)) && plotted("How fast are the variants?", showVariants),
+        timed.length && plotted("How fast are the variants?", showVariants),
         run.rows.some(onRoof) && plotted("How near to the limits of the card?", plotRoofline),
-        (compared || run.canaries.length > 0) && folded("Is the machine as recorded?", true, (body) => body.append(listOf(run.since), canariesOf(run))),
+        (run.machine || run.since.length > 0) && folded(machine, !run.machine.startsWith("yes"), (body) => body.append(listOf(run.since), canariesOf(run))),
         DATA.trends.series.length > 0 && plotted("Since when? Times over sessions", plotTrends),
         cases,
+        meanings(),
         el("p", { class: "quiet no-print keys" }, "Keys: / searches, Escape comes back from a case, the arrows go to its neighbours."),
       ].filter(Boolean),
     );
@@ -718,7 +763,7 @@
     showRows();
   }
 
-  const canariesOf = (run) => (run.canaries.length ? tableOf(["canary", ["time", true], ["change", true], "verdict, usual"], run.canaries) : "");
+  const canariesOf = (run) => (run.canaries.length ? tableOf(["canary", ["time", true], ["change", true], "verdict"], run.canaries) : "");
   const facts = (pairs) => el("dl", {}, ...pairs.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)]));
 
   function notes(run) {
@@ -730,6 +775,9 @@
     return el("ul", { class: "told" }, ...run.notes.slice(0, FIRST).map(entry));
   }
 
+  // Returns each time of a case with what its row says.
+  const scopesOf = (run, index) => (run.cases[index]?.scopes || []).map((scope) => ({ ...scope, ...run.rows.find((row) => row.case === index && row.scope === scope.timing[0]) }));
+
   function casePage(run, index) {
     const one = run.cases[index];
     const own = run.rows.filter((row) => row.case === index);
@@ -739,7 +787,7 @@
       const next = order[at + by];
       return at >= 0 && next !== undefined ? el("a", { href: linkTo(run, next), rel: by < 0 ? "prev" : "next" }, text) : "";
     };
-    const scopes = one.scopes.map((scope) => ({ ...scope, ...own.find((row) => row.scope === scope.timing[0]) }));
+    const scopes = scopesOf(run, index);
     const states = [...new Set(own.map((row) => row.state))].filter((state, i, all) => state && (TONES.has(state) || all.length === 1));
     const tables = [
       ["Times", TIMES, scopes.map((scope) => [...scope.timing, ...TIME_FIGURES.map(([, name]) => scope[name]), badge(scope.state)])],
@@ -751,12 +799,14 @@
     main.replaceChildren(
       el("nav", { class: "no-print", "aria-label": "cases" }, el("a", { href: linkToTimes(run), rel: "up" }, "← all cases"), step(-1, "previous"), step(1, "next")),
       el("h1", { tabindex: "-1" }, ...states.flatMap((state) => [badge(state), " "]), ...named(one.id)),
+      ...scopes.filter(({ way }) => way).flatMap((scope) => [levelOf(scope, spoken(scope.scope)), scope.since && el("p", {}, scope.since)]).filter(Boolean),
       facts(one.facts),
       told.length ? section("In words", el("ul", { class: "told" }, ...told)) : "",
       ...tables.filter(([, , rows]) => rows.length).map(([title, ...table]) => section(title, tableOf(...table))),
       section("Repeat it", command("repeat", one.command)),
       ...scopes.map((scope) => scopeSection(run, one, scope)),
       one.epochs.length ? section("Epochs of the record", tableOf(["epoch", "opened", "reason"], one.epochs.map((each, i) => [String(i + 1), ...each]))) : "",
+      meanings(),
     );
     document.title = `${one.id} · gpukern`;
   }
@@ -771,7 +821,7 @@
     const title = "Recorded sessions and this run";
     const drawings = [
       scope.distribution && distributionOf(scope),
-      scope.sessions.length > 1 && el("figure", {}, el("figcaption", {}, title), sessionsOf(run, scope.sessions, title)),
+      scope.sessions.length > 1 && el("figure", {}, el("figcaption", {}, title), sessionsOf(run, scope, scope.sessions, title, tone(scope.state))),
     ].filter(Boolean);
     const reason = !one.told.some(([, text]) => text === scope.reason) && scope.reason;
     const [workTitle, rows, notes] = scope.work ?? [];

@@ -6,7 +6,7 @@ from made_up_past import BEFORE, now, past, session
 from msgspec import structs
 
 from pytest_gpukern.findings.common_shift import Compared, shift_among
-from pytest_gpukern.report.head import changes_since, head
+from pytest_gpukern.report.head import changes_since, head, machine_as_recorded
 from pytest_gpukern.values.difference import Difference
 from pytest_gpukern.values.result import Finding
 
@@ -124,3 +124,20 @@ def test_a_shift_that_only_half_of_the_times_share_is_said_to_be_none():
         "times: no common shift: the median of 8 is +3.5 %, "
         "but its 95 % interval includes 0: −10.0 % … +8.0 %"
     )
+
+
+def test_the_machine_is_as_recorded_almost_or_not_and_what_differs_is_named():
+    def answer(*entries, other_card=False):
+        return machine_as_recorded(shift_among(entries), lines(*entries), other_card=other_card)
+
+    shifted = {name: 1.03 * ns for name, ns in CANARIES.items()}
+    slow = [compared(1.03, canaries=shifted, fingerprint=UPGRADED) for _ in range(9)]
+    upgraded = [compared(fingerprint=UPGRADED) for _ in range(9)]
+    assert answer(*[compared() for _ in range(8)]) == answer() == "yes"
+    assert answer(*[compared() for _ in range(8)], other_card=True) == "almost: another card of the model"
+    assert answer(*upgraded).startswith("almost: driver 580.65.06 → 590.10, CUDA")
+    no = "no: all kernels +3.0 %, another card of the model, driver"
+    assert answer(*slow, other_card=True).startswith(no)
+    recorded = past(*[session(canaries={"copy": ns}) for ns in (1e5, 1.001e5, 0.999e5, 1e5)])
+    moved = [compared(recorded=recorded, canaries={"copy": 1.05e5}) for _ in range(8)]
+    assert answer(*moved) == "no: copy +5.0 %"

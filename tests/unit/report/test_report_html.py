@@ -62,13 +62,18 @@ def test_the_script_puts_text_into_the_page_as_text_only():
 def test_a_histogram_counts_every_sample_that_its_bins_hold():
     draw = random.Random(1)
     samples = [draw.lognormvariate(10, 0.01) for _ in range(500)]
-    *ends, counts, _ = html.distribution(samples)
+    *ends, counts, _, _ = html.distribution(samples)
     assert (sum(counts), ends) == (500, [min(samples), max(samples)])
 
 
 def test_a_sample_far_above_the_others_is_told_beside_the_bins():
-    _, high, counts, note = html.distribution([100.0 + i % 7 for i in range(60)] + [5_000.0])
-    assert (sum(counts), high, note) == (60, 106.0, "1 sample is above 106 ns, up to 5.00 µs")
+    _, high, counts, note, humps = html.distribution([100.0 + i % 7 for i in range(60)] + [5_000.0])
+    assert (sum(counts), high, note, humps) == (60, 106.0, "1 sample is above 106 ns, up to 5.00 µs", [])
+
+
+def test_two_humps_are_told_by_their_share_and_their_median():
+    times = [100.0 + i % 3 for i in range(30)] + [200.0 + i % 3 for i in range(60)]
+    assert html.distribution(times, humps=True)[4] == [("33 %", 101.0), ("67 %", 201.0)]
 
 
 def test_few_samples_have_no_distribution_and_equal_ones_have_one_bin():
