@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -128,7 +128,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Workers(config), "gpukern-workers")
 
 
-def _beside(config: pytest.Config, *asked: Any) -> Ending | str:
+def _beside(config: pytest.Config, *asked: Any) -> Mapping[str, Ending | str]:
     from pytest_gpukern.revisions.comparison import measured_beside  # 70 ms, which few runs need
 
     return measured_beside(config, *asked)

@@ -9,20 +9,18 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from itertools import dropwhile, islice
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import _pytest.main
 import _pytest.mark
 import pytest
 from msgspec import structs
 
-from pytest_gpukern.baseline.same_work import SameWork, newest, same_work
 from pytest_gpukern.findings.weaker import weaker
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.messages import ChildRequest
@@ -39,13 +37,15 @@ from pytest_gpukern.session.item import checks_in, marker_of, measures_in
 from pytest_gpukern.session.plan import Ahead
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.backend_table import imports_of
-from pytest_gpukern.values.fingerprint import Provenance
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.phases import phase
-from pytest_gpukern.values.result import Result, Verdict
+from pytest_gpukern.values.result import Verdict
 from pytest_gpukern.values.untrusted_json import first_line
 from pytest_gpukern.values.verdict_table import VerdictKind
+
+if TYPE_CHECKING:
+    from pytest_gpukern.run.spine import Open
 
 
 class Against:
@@ -189,109 +189,85 @@ class Against:
         stash.tell(self._config, line)
 
 
-@dataclass(frozen=True)
-class RecordedCommit:
-    """Holds the worktrees of a recorded commit, and what its tests were seen to do on this card."""
-
-    trees: Trees
-    asked: dict[str, Ending] = field(default_factory=dict)
-
-    def ask(self, turns: Turns, config: pytest.Config, nodeid: str) -> Ending:
-        """Returns what a test does there.
-
-        A session takes seconds to start. So the first asks this test alone. Each later one asks four times as
-        many as were asked before: this test, and those to come that may need it.
-        """
-        if nodeid not in self.asked:
-            session: Any = config.pluginmanager.get_plugin("session")
-            to_come = islice(dropwhile(lambda item: item.nodeid != nodeid, session.items), 1, None)
-            new = (item for item in to_come if item.nodeid not in self.asked)
-            more = (item.nodeid for item in new if _may_be_asked(config, item))
-            wanted = [nodeid, *islice(more, max(0, 4 * len(self.asked) - 1))]
-            if len(wanted) > 1:  # of other backends, too
-                of_run = _going_on(stash.environment_of(config).children)
-                turns = dataclasses.replace(turns, children=of_run)
-            run = turns.ask_base(wanted)
-            self.asked.update({test: run.ending(test) or Ending("skipped") for test in wanted})
-        return self.asked[nodeid]
-
-
-def _may_be_asked(config: pytest.Config, item: pytest.Item) -> bool:
-    """Returns whether a record shows what a test's kernels do, but not with which arguments."""
-    from pytest_gpukern.run.spine import record_of
-    from pytest_gpukern.session.collection import info_of
-
-    case = info_of(config, item) if measures_in(item) else None
-    past = record_of(case, stash.environment_of(config)).past() if case is not None else ()
-    if not past:
-        return False
-    session = newest(past)
-    without_files = structs.replace(session, files=None)
-    return any(same_work(session, without_files, time.key) is SameWork.SEEN for time in session.measurements)
-
-
-_BESIDE: pytest.StashKey[dict[Revisions, RecordedCommit]] = pytest.StashKey()
-"""The commits that this process has measured beside, whose worktrees go with it."""
+_BESIDE: pytest.StashKey[dict[Revisions, Trees]] = pytest.StashKey()
+"""The commits that this process has measured beside, with their worktrees, which go with it."""
 
 
 def measured_beside(
-    config: pytest.Config,
-    result: Result,
-    recorded: Provenance,
-    threshold: float,
-    children: ChildSessions,
-    same_decides: Collection[str],
-) -> Ending | str:
-    """Measures a test beside the commit of its record, A-B-B-A: what `Environment.beside` does.
+    config: pytest.Config, waiting: Sequence[Open], children: ChildSessions
+) -> dict[str, Ending | str]:
+    """Measures tests beside the commits of their records, A-B-B-A: what `Environment.beside` does.
 
-    Where times are such that the same work decides (`same_decides`), a session of that commit first shows
-    what it does, together with the tests to come.
+    Those of one commit share their sessions. Where times are such that the same work decides, one session of
+    that commit first shows what it does.
     """
-    children = _going_on(children)
-    with ExitStack() as held:
+    found: dict[str, Ending | str] = {}
+    by_commit: dict[Revisions, list[Open]] = {}
+    for test in waiting:
         try:
-            revisions = recorded_on(recorded, config.rootpath)
-            if revisions.identical:
-                same = Verdict(VerdictKind.SAME_CODE, f"the working tree is {revisions.short}, as recorded")
-                verdicts = {time.key: same for time in result.measurements}
-                return Ending("passed", "", structs.replace(result, measurements=(), verdicts=verdicts))
-            known = config.stash.setdefault(_BESIDE, {})
-            if revisions not in known:
-                of_run = ExitStack()
-                config.add_cleanup(of_run.close)
-                trees = Trees.of(revisions, _checked_out(config, revisions, of_run))
-                known[revisions] = RecordedCommit(trees)
-            beside = known[revisions]
-            folder = held.enter_context(TemporaryFolder("run"))
-            environ = {RUN_FOLDER_VARIABLE: folder, **_environ(config)}
-            host = HostTurns(Path(str(environ[RUN_FOLDER_VARIABLE])))
-
-            def start(on_base: bool) -> Process:
-                moved = beside.trees.moved if on_base else {}
-                return children.start(ChildRequest(moved=moved, environ=environ), turns=host)
-
-            waiting = Waiting(start, _MOST_AHEAD, lambda _: None, imports_of(result.case.backend))
-            held.callback(waiting.close)
-            turns = Turns(
-                beside.trees,
-                children,
-                lambda _: None,
-                environ,
-                waiting,
-                Path(folder),
-                {result.nodeid: threshold},
-                finds_removed=False,
-            )
-            found = None
-            if same_decides:
-                both = [beside.ask(turns, config, result.nodeid)], [Ending("passed", "", result)]
-                found = judging.same_conclusion(both, threshold, same_decides)
-            if found is None:
-                stored = stash.settings_of(config).run_file is not None
-                found = turns.conclusions(judging.FEWEST_PAIRS, asks=False, is_stored=stored)[result.nodeid]
+            by_commit.setdefault(recorded_on(test.recorded, config.rootpath), []).append(test)
         except AgainstError as error:
-            return " ".join(str(error).split())
-    return _saying(found, f"measured beside {revisions.short} on this card")
+            found[test.result.nodeid] = " ".join(str(error).split())
+    for revisions, tests in by_commit.items():
+        if revisions.identical:
+            same = Verdict(VerdictKind.SAME_CODE, f"the working tree is {revisions.short}, as recorded")
+            for result in (test.result for test in tests):
+                verdicts = {time.key: same for time in result.measurements}
+                of_records = structs.replace(result, measurements=(), verdicts=verdicts)
+                found[result.nodeid] = Ending("passed", "", of_records)
+            continue
+        try:
+            for name, conclusion in _beside(config, revisions, tests, children):
+                found[name] = _saying(conclusion, f"measured beside {revisions.short} on this card")
+        except AgainstError as error:
+            for test in tests:
+                found.setdefault(test.result.nodeid, " ".join(str(error).split()))
+    return found
+
+
+def _beside(
+    config: pytest.Config, revisions: Revisions, tests: Sequence[Open], children: ChildSessions
+) -> Iterator[tuple[str, judging.Conclusion]]:
+    """Yields the conclusion on each test beside one commit; raises as `Turns.take` does."""
+    known = config.stash.setdefault(_BESIDE, {})
+    if revisions not in known:
+        of_run = ExitStack()
+        config.add_cleanup(of_run.close)
+        known[revisions] = Trees.of(revisions, _checked_out(config, revisions, of_run))
+    trees, children = known[revisions], _going_on(children)
+    with ExitStack() as held:
+        folder = held.enter_context(TemporaryFolder("run"))
+        environ = {RUN_FOLDER_VARIABLE: folder, **_environ(config)}
+        host = HostTurns(Path(folder))
+
+        def start(on_base: bool) -> Process:
+            moved = trees.moved if on_base else {}
+            return children.start(ChildRequest(moved=moved, environ=environ), turns=host)
+
+        def tell(line: str) -> None:
+            if len(tests) > 1:
+                stash.tell(config, line)
+
+        backends = dict.fromkeys(test.result.case.backend for test in tests)
+        libraries = dict.fromkeys(chain.from_iterable(map(imports_of, backends)))
+        ahead = Waiting(start, _MOST_AHEAD, tell, libraries)
+        held.callback(ahead.close)
+        thresholds = {test.result.nodeid: test.threshold for test in tests}
+        turns = Turns(trees, children, tell, environ, ahead, Path(folder), thresholds, finds_removed=False)
+        asked, left = [test for test in tests if test.same_decides], dict(thresholds)
+        if asked:
+            base = turns.ask_base([test.result.nodeid for test in asked])
+            for test in asked:
+                name = test.result.nodeid
+                both = [base.ending(name) or Ending("skipped")], [Ending("passed", "", test.result)]
+                same = judging.same_conclusion(both, test.threshold, test.same_decides)
+                if same is not None:
+                    del left[name]
+                    yield name, same
+        if left:
+            is_stored = stash.settings_of(config).run_file is not None
+            turns = dataclasses.replace(turns, thresholds=left)
+            yield from turns.conclusions(judging.FEWEST_PAIRS, asks=False, is_stored=is_stored).items()
 
 
 def _going_on(children: ChildSessions) -> ChildSessions:

@@ -10,7 +10,7 @@ import functools
 import os
 import re
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,15 +28,14 @@ if TYPE_CHECKING:
     from pytest_gpukern.backends.backend import Backend
     from pytest_gpukern.problems.dataset import Datasets
     from pytest_gpukern.run.loaded_files import OpenedFiles
-    from pytest_gpukern.values.result import Result
+    from pytest_gpukern.run.spine import Open
 
 
-Beside = Callable[["Result", Provenance, float, ChildSessions, Collection[str]], Ending | str]
-"""Measures a test on this card in the code that was recorded and in ours, while nobody holds the device.
+Beside = Callable[["Sequence[Open]", ChildSessions], Mapping[str, Ending | str]]
+"""Measures tests on this card in the code that was recorded and in ours, while nobody holds the device.
 
-It takes the test's result, the recorded code, the threshold, what starts sessions, and the times for which it
-is enough that both do the same. It returns how the test ended in ours, with verdicts, or why it was not
-measured.
+It takes what is open of each test, and what starts sessions. It returns for each test how it ended in ours,
+with verdicts, or why it was not measured.
 """
 
 
@@ -52,7 +51,7 @@ class Environment:
         opened: sees what tests open, or None where nobody looks.
 
     Attributes:
-        beside: measures a test beside the commit of its record; None where no test is judged.
+        beside: measures tests beside the commits of their records; None where no test is judged.
         store: baselines, with what is recorded of earlier sessions.
         unusable: says why a backend cannot run here; returns None if it can.
         session: id of this process, which tells its measurements from other processes' measurements.

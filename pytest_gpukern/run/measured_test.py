@@ -73,6 +73,8 @@ class MeasuredTest:
         self.rejected: Case | None = None
         self.verified = False
         self.gate_failures: tuple[GateFailure, ...] = ()
+        self.waits: bool | None = None
+        """Whether it expects a check, of a test that waits for the end of the run; None of others."""
         self.ended = False
         self._begun_to_observe = False
         self._observed: ObservedTest | None = None
@@ -229,8 +231,11 @@ class MeasuredTest:
             self.evidence = Evidence(result_of(self.context))
             self.evidence.add_note(Note(NO_CALL))
 
-    def settle(self) -> tuple[GateFailure, ...]:
-        """Settles the test once its body has ended; returns why the gate fails it, if it does."""
+    def settle(self, *, may_wait: bool = False) -> tuple[GateFailure, ...]:
+        """Settles the test once its body has ended; returns why the gate fails it, if it does.
+
+        If it `may_wait`, what is measured beside another commit may be left to the end of the run.
+        """
         self.ended = True
         if self.evidence is None or self.wrong is not None:
             return ()
@@ -249,7 +254,10 @@ class MeasuredTest:
         if self.evidence.result.measurements:
             self.evidence.add(files=self.environment.files_of(self.context.test_file, marker.reads))
         expects_check = self._is_ours or bool(marker.outputs or marker.inout)
-        settled = settle(self.evidence.result, self.environment, marker, expects_check=expects_check)
+        settled = settle(
+            self.evidence.result, self.environment, marker, expects_check=expects_check, may_wait=may_wait
+        )
+        self.waits = expects_check if settled.waits else None
         self.evidence.result = settled.result
         self.sessions += settled.sessions
         return settled.failures
@@ -262,6 +270,7 @@ class MeasuredTest:
             "sessions": plain(self.sessions),
             "gate_failures": plain(self.gate_failures),
             "rejected": self.rejected is not None,
+            "waits": self.waits,
         }
 
     def torn_down_to_json(self) -> JsonDict:

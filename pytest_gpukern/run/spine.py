@@ -29,12 +29,13 @@ from pytest_gpukern.gate.spread import spread_key
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_hash
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
-from pytest_gpukern.processes.sessions import ChildSessions
+from pytest_gpukern.processes.sessions import ChildSessions, Ending
 from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.run.extra_sessions import measure_extra_sessions
 from pytest_gpukern.timers.cupti import machine_code
 from pytest_gpukern.timers.timer import TimerUnavailable
 from pytest_gpukern.values.backend_table import distributions_of_others, imports_of
+from pytest_gpukern.values.fingerprint import Provenance
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import Note
@@ -237,32 +238,112 @@ class Settled:
         sessions: other sessions that were measured for it, in their order.
         deciding: `scope/timer/cache` → the measurements that its verdict rests on.
         failures: why the gate fails the test, in the end.
+        waits: whether a time is open until the test is measured beside the commit of its record.
     """
 
     result: Result
     sessions: tuple[Result, ...] = ()
     deciding: Mapping[str, Sequence[Measurement]] = field(default_factory=dict)
     failures: tuple[GateFailure, ...] = ()
+    waits: bool = False
+
+
+@dataclass(frozen=True)
+class Open:
+    """Holds what a record of other cards leaves open of a test, until it is measured beside that commit.
+
+    Attributes:
+        keys: the times.
+        recorded: the commit of the record.
+        threshold: smallest change that counts.
+        same_decides: the times, where it is enough that both commits do the same; else nothing.
+        as_recorded: the times whose conditions are those of the record.
+    """
+
+    result: Result
+    keys: tuple[str, ...]
+    recorded: Provenance
+    threshold: float
+    same_decides: tuple[str, ...]
+    as_recorded: frozenset[str]
 
 
 def settle(
-    result: Result, environment: Environment, marker: MarkerOptions, *, expects_check: bool = False
+    result: Result,
+    environment: Environment,
+    marker: MarkerOptions,
+    *,
+    expects_check: bool = False,
+    may_wait: bool = False,
 ) -> Settled:
     """Judges a result once its test's body has ended, so that every verdict is final.
 
     With `unchecked` in `--gpukern-fail-on`, a test that `expects_check` fails if nobody checked its outputs.
     A test expects that if it uses our fixture, or declares what its calls write.
 
-    A run that compares by several sessions runs the others first. Fresh sessions decide a suspicion. A
-    confirmed slowdown may be intended: a run that writes a file then measures as many more sessions as a new
-    epoch needs to gate at once.
+    A run that compares by several sessions runs the others first. What a record of other cards leaves open is
+    measured beside its commit. If it `may_wait`, that is left to the end of the run, where all such tests
+    share their sessions: `settle_together`.
     """
-    settings, settled = environment.settings, Settled(result)
+    settled = Settled(result)
     if result.measurements:
         if result.verdicts:  # given by child sessions, as of another revision: no record counts
             settled = Settled(result, deciding={time.key: [time] for time in result.measurements})
         else:
-            settled = settled_beside(judged_by_record(result, environment, marker), environment, marker)
+            settled = judged_by_record(result, environment, marker)
+            waiting = left_open(settled, environment, marker)
+            if waiting is not None and may_wait:
+                return dataclasses.replace(settled, waits=True)
+            if waiting is not None:
+                ended = measured_beside([waiting], environment)
+                settled = settled_beside(settled, waiting, ended[result.nodeid])
+    return _finally(settled, environment, marker, expects_check=expects_check)
+
+
+def settle_together(
+    tests: Sequence[tuple[Result, Sequence[Result], MarkerOptions, bool]],
+    environment: Environment,
+    *,
+    ends_early: bool,
+) -> list[Settled]:
+    """Settles tests that wait: a result with its verdicts, other sessions, marker, and if it expects a check.
+
+    In a run that `ends_early` nothing more is measured.
+    """
+    judged = [Settled(result, tuple(more), _by_key([result, *more])) for result, more, _, _ in tests]
+    waiting = [
+        left_open(settled, environment, marker)
+        for settled, (_, _, marker, _) in zip(judged, tests, strict=True)
+    ]
+    known = [of for of in waiting if of is not None]
+    ended = {} if ends_early else measured_beside(known, environment)
+    found = []
+    for settled, of, (result, _, marker, expects_check) in zip(judged, waiting, tests, strict=True):
+        if of is not None:
+            settled = settled_beside(settled, of, ended.get(result.nodeid, _ENDED_EARLY))
+        if ends_early:
+            verdicts = {
+                key: undecidable(verdict, _ENDED_EARLY) if verdict.suspected else verdict
+                for key, verdict in settled.result.verdicts.items()
+            }
+            settled = dataclasses.replace(settled, result=structs.replace(settled.result, verdicts=verdicts))
+        found.append(_finally(settled, environment, marker, expects_check=expects_check))
+    return found
+
+
+_ENDED_EARLY = "the run ended before"
+
+
+def _finally(
+    settled: Settled, environment: Environment, marker: MarkerOptions, *, expects_check: bool
+) -> Settled:
+    """Returns what a test comes to in the end.
+
+    Fresh sessions decide a suspicion. A confirmed slowdown may be intended: a run that writes a file then
+    measures as many more sessions as a new epoch needs to gate at once.
+    """
+    settings, result = environment.settings, settled.result
+    if result.measurements:
         settled = confirmed(settled, environment, marker)
         result = explained(
             settled.result, record_of(result.case, environment).past, deciding=settled.deciding
@@ -327,14 +408,13 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
     return Settled(structs.replace(result, verdicts=verdicts), tuple(extra), by_key)
 
 
-def settled_beside(settled: Settled, environment: Environment, marker: MarkerOptions) -> Settled:
-    """Decides on this card what a record of other cards leaves open: suspicions, and times of changed code.
+def left_open(settled: Settled, environment: Environment, marker: MarkerOptions) -> Open | None:
+    """Returns what a record of other cards leaves open: suspicions, and times of changed code.
 
-    Cards of a model differ by more than most changes do. So the commit of the record is measured beside the
-    working tree. What that cannot decide stays as it was, and a note says why. By the host's clock only
-    suspicions are settled: its times differ so much that most are open.
+    Cards of a model differ by more than most changes do. By the host's clock only suspicions are settled: its
+    times differ so much that most are open.
     """
-    result, verdicts = settled.result, dict(settled.result.verdicts)
+    result, verdicts = settled.result, settled.result.verdicts
     record = record_of(result.case, environment)
     others = {key: newest(record.past(key)) for key, verdict in verdicts.items() if verdict.other_card}
     as_recorded = {key for key, of in others.items() if conditions_of(result, key) == conditions_of(of, key)}
@@ -347,26 +427,45 @@ def settled_beside(settled: Settled, environment: Environment, marker: MarkerOpt
     left = [key for key in others if verdicts[key].suspected or verdicts[key].unconfirmed or key in undecided]
     asked_in_vain = other_work | (other_files - by_device)  # the host's clock is too coarse to agree
     if not left or environment.beside is None or environment.settings.baseline != "compare":
-        return settled
+        return None
+    return Open(
+        result,
+        tuple(left),
+        others[left[0]].provenance,
+        marker.threshold or environment.settings.threshold,
+        () if asked_in_vain.intersection(left) else tuple(left),
+        frozenset(as_recorded),
+    )
+
+
+def measured_beside(waiting: Sequence[Open], environment: Environment) -> Mapping[str, Ending | str]:
+    """Measures the commits of the tests' records on this card beside the working tree.
+
+    This process must not hold the device. Returns for each test how it ended, or why it was not measured.
+    """
+    assert environment.beside is not None
+    backends = {of.result.case.backend for of in waiting}
+    children = environment.children
+    if len(backends) == 1:
+        children = _children_of(waiting[0].result, environment)
     with phase("confirming sessions"), environment.gpu.clock_stopped():
-        ended = environment.beside(
-            result,
-            others[left[0]].provenance,
-            marker.threshold or environment.settings.threshold,
-            _children_of(result, environment),
-            () if asked_in_vain.intersection(left) else left,
-        )
+        return environment.beside(waiting, children)
+
+
+def settled_beside(settled: Settled, of: Open, ended: Ending | str) -> Settled:
+    """Decides by pairs what was open. What they cannot decide stays as it was, and a note says why."""
+    result, verdicts = settled.result, dict(settled.result.verdicts)
     if isinstance(ended, str):
         note = Note(f"recorded on other cards only, and not measured beside that commit: {ended}")
         return dataclasses.replace(settled, result=structs.replace(result, notes=(*result.notes, note)))
-    for key in left:
+    for key in of.keys:
         verdict = ended.result.verdicts.get(key) if ended.result is not None else None
         if ended.outcome == "failed":
             verdicts[key] = undecidable(verdicts[key], ended.text)
         elif verdict is not None:
             # Both sides have libraries, driver and clocks in common: pairs do not show what these changed.
             settles = verdict.kind.row.compared or verdict.kind is VerdictKind.SAME_CODE
-            if verdict.kind is VerdictKind.SLOWER or (settles and key in as_recorded):
+            if verdict.kind is VerdictKind.SLOWER or (settles and key in of.as_recorded):
                 verdicts[key] = verdict
             else:
                 verdicts[key] = verdicts[key].adding(f"{verdict.kind.value}: {verdict.reason}")

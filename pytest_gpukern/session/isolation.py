@@ -8,6 +8,7 @@ we replace the process for the next test. Tests without our fixtures run here. T
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
 import secrets
@@ -15,7 +16,7 @@ import sys
 import warnings
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec import structs
@@ -27,12 +28,24 @@ from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.process import TO_TEAR_DOWN_S, Gone, Process, last_lines
 from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.session.collection import info_of
-from pytest_gpukern.session.item import carried, context_of, may_use_gpu, tear_down, timeout_of
+from pytest_gpukern.session.item import (
+    carried,
+    context_of,
+    failure,
+    marker_of,
+    may_use_gpu,
+    tear_down,
+    timeout_of,
+)
 from pytest_gpukern.session.stash import Assignment, children_of, device_uuid, environment_of, tell
 from pytest_gpukern.values.phases import phase
-from pytest_gpukern.values.result import Correctness, JsonDict
+from pytest_gpukern.values.result import Correctness, JsonDict, Result
 from pytest_gpukern.values.stored import plain
-from pytest_gpukern.values.untrusted_json import printable_lines
+from pytest_gpukern.values.untrusted_json import built, printable_lines
+
+if TYPE_CHECKING:
+    from pytest_gpukern.run.spine import Settled
+    from pytest_gpukern.values.marker import MarkerOptions
 
 _MOST_STARTS_IN_VAIN = 2
 _MOST_TRIES = 3
@@ -60,6 +73,7 @@ class Isolation:
         self._cannot_start: str | None = None
         self._moved: str | None = None
         self._last: _Attempt | None = None
+        self._held: list[_Attempt] = []
         # Objects in the order of their hashes may be parameters; each process must have the same.
         self._hash_seed = os.environ.get("PYTHONHASHSEED", str(secrets.randbits(32)))
         config.add_cleanup(self._end)
@@ -75,14 +89,16 @@ class Isolation:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Decides which tests run where, and ends the other process with the loop."""
+        """Decides which tests run where, ends the other process with the loop, and settles what waits."""
         self._mine = [item for item in session.items if may_use_gpu(item)]
         others = [item for item in session.items if not may_use_gpu(item)]
         for kind in (self._mine, others):
             self._next |= itertools.zip_longest(kind, kind[1:])
+        ends_early = True
         try:
             looped = yield
             self._tear_down()
+            ends_early = False
             return looped
         except (pytest.Session.Failed, pytest.Session.Interrupted):  # as by -x
             self._tear_down()
@@ -90,6 +106,7 @@ class Isolation:
         finally:
             if not self._is_worker:
                 self._end()
+            self._settle(ends_early=ends_early)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:
@@ -114,6 +131,18 @@ class Isolation:
         inner = plugins.subset_hook_caller("pytest_runtest_protocol", remove_plugins=[self, *around])
         return inner(item=item, nextitem=following)
 
+    def _settle(self, *, ends_early: bool) -> None:
+        """Settles together the tests that wait, now that no process of ours holds the device."""
+        held, self._held = self._held, []
+        if not held:
+            return
+        from pytest_gpukern.run.spine import settle_together
+
+        tests = [attempt.waiting() for attempt in held]
+        settled = settle_together(tests, environment_of(self._config), ends_early=ends_early)
+        for attempt, of in zip(held, settled, strict=True):
+            attempt.report_settled(of)
+
     def _after(self, item: pytest.Item, nextitem: pytest.Item | None) -> Any:
         """Returns the next test that runs where this one does.
 
@@ -133,7 +162,7 @@ class Isolation:
         timeout_s = timeout_of(item)
         too_long = f"took longer than {timeout_s:g} s (--gpukern-timeout)" if timeout_s is not None else ""
         for _ in range(_MOST_TRIES):
-            attempt = self._last = _Attempt(item)
+            attempt = self._last = _Attempt(item, self._held)
             while self._found is None and self._cannot_start is None:
                 with phase("starting"):
                     self._start()
@@ -276,13 +305,15 @@ class Isolation:
 class _Attempt:
     """Reports one test of the other process, and knows how far it came."""
 
-    def __init__(self, item: pytest.Item) -> None:
-        self.item = item
+    def __init__(self, item: pytest.Item, waiting: list[_Attempt]) -> None:
+        self.item, self._waiting = item, waiting
         self.moved: str | None = None
         """Says which GPU failed before, in words, for the next report."""
         self._reported: list[str] = []
         self._failed_early = False
         self.begun = False
+        self.held: list[pytest.TestReport] = []
+        """Reports of a test that waits for the end of the run, from that of its call on."""
         self.ends_run: BaseException | None = None
         """The exception that ended the run."""
 
@@ -336,12 +367,47 @@ class _Attempt:
         if self.moved is not None:
             report.gpukern = {**getattr(report, "gpukern", {}), "problem": self.moved}  # type: ignore[attr-defined]
             self.moved = None
-        self.item.ihook.pytest_runtest_logreport(report=report)
+        waits = getattr(report, "gpukern", {}).get("waits") is not None
+        if waits and not self.held:
+            self._waiting.append(self)
+        if self.held or waits:
+            self.held.append(report)
+        else:
+            self.item.ihook.pytest_runtest_logreport(report=report)
+
+    def waiting(self) -> tuple[Result, list[Result], MarkerOptions, bool]:
+        """Returns what `settle_together` needs of a test that waits."""
+        carried = self.held[0].gpukern
+        result, *sessions = (
+            structs.replace(built(data, Result), nodeid=self.item.nodeid)
+            for data in (carried["result"], *carried["sessions"])
+        )
+        return result, sessions, marker_of(self.item), carried["waits"]
+
+    def report_settled(self, settled: Settled) -> None:
+        """Reports a test that waited with what it came to."""
+        report = self.held[0]
+        report.gpukern |= {  # type: ignore[attr-defined]
+            "result": plain(settled.result),
+            "sessions": plain(settled.sessions),
+            "gate_failures": plain(settled.failures),
+        }
+        if settled.failures and report.passed:
+            failed = failure("\n".join(map(str, settled.failures)))
+            call = pytest.CallInfo.from_call(functools.partial(_raise, failed), "call")
+            made = pytest.TestReport.from_item_and_call(self.item, call)
+            report.outcome, report.longrepr = made.outcome, made.longrepr
+        for each in self.held:
+            self.item.ihook.pytest_runtest_logreport(report=each)
 
     def _made(self, when: Any, outcome: Any, why: str | None = None, shown: str = "") -> pytest.TestReport:
         item, sections = self.item, [("measuring process", shown)] if shown else []
         keywords: Any = dict.fromkeys(item.keywords, 1)
         return pytest.TestReport(item.nodeid, item.location, keywords, outcome, why, when, sections=sections)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def _report_data(item: pytest.Item, why: str) -> JsonDict:

@@ -351,7 +351,14 @@ def conclude(item: pytest.Item, *, subtest_failed: bool) -> None:
         from pytest_gpukern.values.note import Note
 
         test.evidence.add_note(Note(f"INCORRECT in an earlier attempt: {attempt.was_incorrect}"))
-    fail_by_the_gate(item, test, test.settle())
+    fail_by_the_gate(item, test, test.settle(may_wait=_may_wait(item)))
+
+
+def _may_wait(item: pytest.Item) -> bool:
+    """Returns whether the process that shows reports can hold back a test's: not one of xdist's workers."""
+    child = item.config.stash.get(stash.CHILD, None)
+    marked = item.get_closest_marker("xfail") is not None  # which only pytest's own phases heed
+    return child is not None and child.judges and child.begin.worker is None and not marked
 
 
 def end_observing(item: pytest.Item, nextitem: pytest.Item | None) -> None:

@@ -492,8 +492,50 @@ def test_code_that_changed_since_other_cards_recorded_it_is_measured_beside_that
     assert beside in verdict(found, "second")["reason"]
     assert len(verdict(found, "second")["pairs"]) == 1
     assert "  kernel    1.05 → 1.11 µs, +6.0 % [+6.0, +6.0], threshold 2 %" in found.out
+    assert re.search("FAILED .*numba.first.* - Failed: SLOWER .kernel/", found.out), (
+        "its report waited, with its reason"
+    )
+    assert found.err.count("session 1 of 4: the base") == 1, "tests share the sessions"
     roles = [each["role"] for each in found.sessions if each["case"]["variant"] == "first"]
     assert roles[roles.index("confirming") :] == ["confirming", "confirming", "further"], "enough to accept"
+
+
+BREAKS_ONCE = """
+@pytest.fixture(autouse=True)
+def breaks(request):
+    yield
+    if "first" in request.node.name and not os.path.exists("../broken"):
+        open("../broken", "w").close()
+        raise OSError("no space")
+"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "options", "counts"),
+    [
+        ("def test_fails():\n    assert 0", ["-x"], "1 failed, 4 passed"),
+        ("@pytest.mark.xfail(reason='known')\n@doubling.cases", [], "1 passed, 1 xfailed, 2 xpassed"),
+        (BREAKS_ONCE, ["--gpukern-sessions=1"], "1 failed, 3 passed, 1 error"),
+        ("", ["-n", "1"], "1 failed, 3 passed"),
+    ],
+)
+def test_a_test_that_waits_ends_as_one_that_does_not(recorded_elsewhere, tmp_path, edit, options, counts):
+    repository = Repository(shutil.copytree(recorded_elsewhere.top, tmp_path / "project"))
+    suite = "import os\nimport pytest\n" + KNOWN_SUITE
+    if edit.endswith("@doubling.cases"):
+        suite = suite.replace("@doubling.cases", edit)
+    else:
+        suite += "\n" + edit
+    repository.write(test_doubling=suite)
+    found = read(run(repository, *COMPARE, *options, **OTHER_CARD), repository)
+    assert re.search(rf"^(=+ )?{counts} in ", found.out, re.MULTILINE), found.out
+    waited = "session 1 of 4" in found.err
+    assert waited == (edit == BREAKS_ONCE), "what is told of sessions that tests share"
+    if options == ["-x"]:
+        assert verdict(found, "first")["kind"] != "SLOWER"
+        assert "not measured beside that commit: the run ended before" in found.out
+    elif not edit.startswith("@pytest.mark"):
+        assert verdict(found, "first")["kind"] == "SLOWER"
 
 
 def test_a_suspicion_of_another_card_against_the_very_code_that_was_recorded_is_the_machines(
@@ -508,7 +550,7 @@ def test_a_suspicion_of_another_card_against_the_very_code_that_was_recorded_is_
     assert reasons == {("SAME CODE", f"the working tree is {commit}, as recorded")}, "records alone differ"
 
 
-def test_where_a_file_changed_two_sessions_of_the_recorded_commit_show_that_three_tests_do_the_same(tmp_path):
+def test_where_a_file_changed_one_session_of_the_recorded_commit_shows_that_all_tests_do_the_same(tmp_path):
     repository, log = Repository(tmp_path / "project"), tmp_path / "log"
     (repository.top / ".gitignore").write_text("__pycache__\nreferences\nrun.json\n")
     kernels = f"{ON_CARDS}\nwith open({str(log)!r}, 'a') as file:\n    print(os.getcwd(), file=file)\n"
@@ -521,7 +563,7 @@ def test_where_a_file_changed_two_sessions_of_the_recorded_commit_show_that_thre
     assert found.status == pytest.ExitCode.OK
     assert {verdict(found, each)["kind"] for each in found.results} == {"SAME CODE"}
     elsewhere = [folder for folder in log.read_text().splitlines() if folder != str(repository.top)]
-    assert len(elsewhere) == 2, "the first asked one test, the second those to come"
+    assert len(elsewhere) == 1, "they wait for the end of the run, and share a session"
 
 
 def test_a_shallow_clone_says_once_how_the_recorded_commit_is_fetched(recorded_elsewhere, tmp_path):

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.processes.sessions import ChildSessions, Ending
-from pytest_gpukern.run.spine import Settled, settled_beside
+from pytest_gpukern.run.spine import Settled, left_open, measured_beside, settled_beside
 from pytest_gpukern.values.fingerprint import Provenance
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.result import Verdict
@@ -37,9 +37,9 @@ def settled(by_record, ended, baseline="compare", key=KEY, **now):
     """Returns the verdict of a run, what it came to, and which commits were asked for."""
     asked = []
 
-    def beside(of, recorded, threshold, children, same_decides):
-        asked.append((recorded.commit, bool(same_decides)))
-        return ended
+    def beside(waiting, children):
+        asked.extend((of.recorded.commit, bool(of.same_decides)) for of in waiting)
+        return dict.fromkeys([of.result.nodeid for of in waiting], ended)
 
     past = session(key=key, provenance=Provenance("c0"), files={"a.py": "1f"})
     record = SimpleNamespace(past=lambda key: [SessionTime(past.time(key), session=past)])
@@ -51,7 +51,9 @@ def settled(by_record, ended, baseline="compare", key=KEY, **now):
         beside=beside,
     )
     result = structs.replace(session(key=key, **{"files": past.files, **now}), verdicts={key: by_record})
-    found = settled_beside(Settled(result), environment, MarkerOptions())
+    found = Settled(result)
+    if (waiting := left_open(found, environment, MarkerOptions())) is not None:
+        found = settled_beside(found, waiting, measured_beside([waiting], environment)[result.nodeid])
     return found.result.verdicts[key], found, asked
 
 
