@@ -386,12 +386,15 @@ class _Attempt:
 
     def report_settled(self, settled: Settled) -> None:
         """Reports a test that waited with what it came to."""
-        report = self.held[0]
-        report.gpukern |= {  # type: ignore[attr-defined]
+        found = {
             "result": plain(settled.result),
             "sessions": plain(settled.sessions),
             "gate_failures": plain(settled.failures),
         }
+        for each in self.held:  # that of a teardown that failed carries the result again
+            carried = getattr(each, "gpukern", {})
+            carried.update({name: value for name, value in found.items() if name in carried})
+        report = self.held[0]
         if settled.failures and report.passed:
             failed = failure("\n".join(map(str, settled.failures)))
             call = pytest.CallInfo.from_call(functools.partial(_raise, failed), "call")
