@@ -514,9 +514,9 @@ def breaks(request):
     ("edit", "options", "counts"),
     [
         ("def test_fails():\n    assert 0", ["-x"], "1 failed, 4 passed"),
-        ("@pytest.mark.xfail(reason='known')\n@doubling.cases", [], "1 passed, 1 xfailed, 2 xpassed"),
+        ("@pytest.mark.xfail(reason='known')\n@doubling.cases", ["-k", "first"], "3 deselected, 1 xfailed"),
         (BREAKS_ONCE, ["--gpukern-sessions=1"], "1 failed, 3 passed, 1 error"),
-        ("", ["-n", "1"], "1 failed, 3 passed"),
+        ("", ["-n", "1", "-k", "first"], "1 failed"),
     ],
 )
 def test_a_test_that_waits_ends_as_one_that_does_not(recorded_elsewhere, tmp_path, edit, options, counts):

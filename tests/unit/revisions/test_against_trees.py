@@ -6,7 +6,6 @@ import dataclasses
 import importlib
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -16,7 +15,6 @@ from test_against_judging import known
 
 from pytest_gpukern.processes.messages import LoadedModule
 from pytest_gpukern.processes.sessions import ChildRun, Ending, Waiting
-from pytest_gpukern.revisions.comparison import RecordedCommit, _may_be_asked
 from pytest_gpukern.revisions.git import AgainstError, Revisions
 from pytest_gpukern.revisions.judging import failure_on_base
 from pytest_gpukern.revisions.trees import Tree, Trees, Turns
@@ -117,54 +115,14 @@ def test_what_does_the_same_on_both_sides_is_asked_once_and_of_the_others_no_tim
     assert timed == {A: [[0, 1, 1, 1]] * 2, B: [[1]] * 2}
 
 
-def test_a_recorded_commit_is_asked_of_tests_to_come_in_few_sessions_that_count_for_no_pair(
-    sides, monkeypatch
-):
-    tests = [f"test_it.py::test_{number}" for number in range(30)]
-    items = [SimpleNamespace(nodeid=nodeid) for nodeid in tests]
-    may_be_asked = lambda config, item: item is not items[3]  # noqa: E731
-    monkeypatch.setattr("pytest_gpukern.revisions.comparison._may_be_asked", may_be_asked)
-    run = Mock(pluginmanager=Mock(get_plugin=lambda name: SimpleNamespace(items=items)))
-    of_test, children = (Children(ChildRun({tests[5]: known()}, status=0)) for _ in "ab")
-    of_run = lambda config: SimpleNamespace(children=children)  # noqa: E731
-    monkeypatch.setattr("pytest_gpukern.session.stash.environment_of", of_run)
-    monkeypatch.setattr("pytest_gpukern.revisions.comparison._going_on", lambda children: children)
-    turns, commit = turns_of(sides, of_test), RecordedCommit(sides)
-    endings = {nodeid: commit.ask(turns, run, nodeid) for nodeid in (tests[2], *tests[4:])}
-    requests = [*of_test.requests, *children.requests]
-    asked = [request.nodeids for request in requests]
-    assert asked == [(tests[2],), tuple(tests[4:8]), tuple(tests[8:28]), tuple(tests[28:])]
-    assert len(of_test.requests) == 1, "the backend of one test is not that of those to come"
-    assert all(request.asks and request.moved for request in requests)
-    assert all(request.checked == {*request.nodeids} for request in requests), "they passed once"
+def test_a_recorded_commit_is_asked_in_one_session_which_is_no_part_of_a_pair(sides):
+    children = Children(RAN)
+    turns = turns_of(sides, children)
+    assert turns.ask_base([A]).ending(A) == RAN.ending(A)
+    (request,) = children.requests
+    assert (request.nodeids, request.asks, request.moved) == ((A,), True, sides.moved)
+    assert request.checked == {A}, "it passed once"
     assert not turns.base
-    assert {nodeid for nodeid, ending in endings.items() if ending.outcome == "passed"} == {tests[5]}
-
-
-@pytest.mark.parametrize(
-    ("recorded", "is_asked"),
-    [
-        ([known(scalars=None)], True),
-        ([known(scalars="5c")], False),
-        ([known(scalars="5c"), known(scalars=None)], True),
-        ([known(kernels=(), scalars=None)], False),
-        ([], False),
-    ],
-    ids=["arguments unknown", "known", "known before", "nothing known", "no record"],
-)
-def test_a_recorded_commit_is_asked_of_tests_whose_arguments_are_not_on_record(
-    monkeypatch, recorded, is_asked
-):
-    sessions = [
-        structs.replace(ending.result, recorded=f"2026-11-0{day}T00:00:00Z", files="1f")
-        for day, ending in enumerate(recorded, 1)
-    ]
-    past = Mock(past=lambda: [SimpleNamespace(session=session) for session in sessions])
-    environment = Mock(store=Mock(baseline=lambda *_: Mock(of=lambda _: past)))
-    monkeypatch.setattr("pytest_gpukern.session.stash.environment_of", lambda _: environment)
-    monkeypatch.setattr("pytest_gpukern.session.collection.info_of", lambda *_: PASSED.case)
-    monkeypatch.setattr("pytest_gpukern.revisions.comparison.measures_in", lambda _: True)
-    assert _may_be_asked(None, None) is is_asked
 
 
 @pytest.fixture
