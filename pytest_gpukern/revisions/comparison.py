@@ -45,7 +45,7 @@ from pytest_gpukern.values.untrusted_json import first_line
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 if TYPE_CHECKING:
-    from pytest_gpukern.run.spine import Open
+    from pytest_gpukern.run.environment import Open
 
 
 class Against:

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,10 +29,30 @@ if TYPE_CHECKING:
     from pytest_gpukern.backends.backend import Backend
     from pytest_gpukern.problems.dataset import Datasets
     from pytest_gpukern.run.loaded_files import OpenedFiles
-    from pytest_gpukern.run.spine import Open
+    from pytest_gpukern.values.result import Result
 
 
-Beside = Callable[["Sequence[Open]", ChildSessions], Mapping[str, Ending | str]]
+@dataclass(frozen=True)
+class Open:
+    """Holds what a record of other cards leaves open of a test, until it is measured beside that commit.
+
+    Attributes:
+        keys: the times.
+        recorded: the commit of the record.
+        threshold: smallest change that counts.
+        same_decides: the times, where it is enough that both commits do the same; else nothing.
+        as_recorded: the times whose conditions are those of the record.
+    """
+
+    result: Result
+    keys: tuple[str, ...]
+    recorded: Provenance
+    threshold: float
+    same_decides: tuple[str, ...]
+    as_recorded: frozenset[str]
+
+
+Beside = Callable[[Sequence[Open], ChildSessions], Mapping[str, Ending | str]]
 """Measures tests on this card in the code that was recorded and in ours, while nobody holds the device.
 
 It takes what is open of each test, and what starts sessions. It returns for each test how it ended in ours,

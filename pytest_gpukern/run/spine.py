@@ -30,12 +30,11 @@ from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_hash
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.processes.sessions import ChildSessions, Ending
-from pytest_gpukern.run.environment import Environment
+from pytest_gpukern.run.environment import Environment, Open
 from pytest_gpukern.run.extra_sessions import measure_extra_sessions
 from pytest_gpukern.timers.cupti import machine_code
 from pytest_gpukern.timers.timer import TimerUnavailable
 from pytest_gpukern.values.backend_table import distributions_of_others, imports_of
-from pytest_gpukern.values.fingerprint import Provenance
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import Note
@@ -246,26 +245,6 @@ class Settled:
     deciding: Mapping[str, Sequence[Measurement]] = field(default_factory=dict)
     failures: tuple[GateFailure, ...] = ()
     waits: bool = False
-
-
-@dataclass(frozen=True)
-class Open:
-    """Holds what a record of other cards leaves open of a test, until it is measured beside that commit.
-
-    Attributes:
-        keys: the times.
-        recorded: the commit of the record.
-        threshold: smallest change that counts.
-        same_decides: the times, where it is enough that both commits do the same; else nothing.
-        as_recorded: the times whose conditions are those of the record.
-    """
-
-    result: Result
-    keys: tuple[str, ...]
-    recorded: Provenance
-    threshold: float
-    same_decides: tuple[str, ...]
-    as_recorded: frozenset[str]
 
 
 def settle(
