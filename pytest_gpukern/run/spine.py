@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -237,7 +238,7 @@ class Settled:
         sessions: other sessions that were measured for it, in their order.
         deciding: `scope/timer/cache` → the measurements that its verdict rests on.
         failures: why the gate fails the test, in the end.
-        waits: whether a time is open until the test is measured beside the commit of its record.
+        waits: whether a time is open until other sessions have measured it.
     """
 
     result: Result
@@ -245,6 +246,10 @@ class Settled:
     deciding: Mapping[str, Sequence[Measurement]] = field(default_factory=dict)
     failures: tuple[GateFailure, ...] = ()
     waits: bool = False
+
+    @property
+    def suspected(self) -> list[str]:
+        return [key for key, verdict in self.result.verdicts.items() if verdict.suspected]
 
 
 def settle(
@@ -260,73 +265,59 @@ def settle(
     With `unchecked` in `--gpukern-fail-on`, a test that `expects_check` fails if nobody checked its outputs.
     A test expects that if it uses our fixture, or declares what its calls write.
 
-    A run that compares by several sessions runs the others first. What a record of other cards leaves open is
-    measured beside its commit. If it `may_wait`, that is left to the end of the run, where all such tests
-    share their sessions: `settle_together`.
+    A run that compares by several sessions runs the others first. What is open then needs more sessions. If
+    it `may_wait`, they are left to the end of the run, where all such tests share them: `settle_together`.
     """
     settled = Settled(result)
-    if result.measurements:
-        if result.verdicts:  # given by child sessions, as of another revision: no record counts
-            settled = Settled(result, deciding={time.key: [time] for time in result.measurements})
-        else:
-            settled = judged_by_record(result, environment, marker)
-            waiting = left_open(settled, environment, marker)
-            if waiting is not None and may_wait:
-                return dataclasses.replace(settled, waits=True)
-            if waiting is not None:
-                ended = measured_beside([waiting], environment)
-                settled = settled_beside(settled, waiting, ended[result.nodeid])
-    return _finally(settled, environment, marker, expects_check=expects_check)
+    if result.verdicts:  # given by child sessions, as of another revision: no record counts
+        settled = Settled(result, deciding={time.key: [time] for time in result.measurements})
+    elif result.measurements:
+        settled = judged_by_record(result, environment, marker)
+    if may_wait and (settled.suspected or left_open(settled, environment, marker) is not None):
+        return dataclasses.replace(settled, waits=True)
+    (settled,) = settle_together([(settled, marker, expects_check)], environment)
+    return settled
 
 
 def settle_together(
-    tests: Sequence[tuple[Result, Sequence[Result], MarkerOptions, bool]],
+    tests: Sequence[tuple[Settled, MarkerOptions, bool]],
     environment: Environment,
     *,
-    ends_early: bool,
+    early: bool = False,
 ) -> list[Settled]:
-    """Settles tests that wait: a result with its verdicts, other sessions, marker, and if it expects a check.
+    """Settles tests that were judged, each with its marker, and whether it expects a check.
 
-    In a run that `ends_early` nothing more is measured.
+    What a record of other cards leaves open is measured beside its commit. Fresh sessions decide suspicions
+    that are left. In a run that ends `early` nothing more is measured.
     """
-    judged = [Settled(result, tuple(more), _by_key([result, *more])) for result, more, _, _ in tests]
-    waiting = [
-        left_open(settled, environment, marker)
-        for settled, (_, _, marker, _) in zip(judged, tests, strict=True)
-    ]
+    waiting = [left_open(settled, environment, marker) for settled, marker, _ in tests]
     known = [of for of in waiting if of is not None]
-    ended = {} if ends_early else measured_beside(known, environment)
-    found = []
-    for settled, of, (result, _, marker, expects_check) in zip(judged, waiting, tests, strict=True):
+    ended = measured_beside(known, environment) if known and not early else {}
+    judged = []
+    for of, (settled, marker, _) in zip(waiting, tests, strict=True):
         if of is not None:
-            settled = settled_beside(settled, of, ended.get(result.nodeid, _ENDED_EARLY))
-        if ends_early:
-            verdicts = {
-                key: undecidable(verdict, _ENDED_EARLY) if verdict.suspected else verdict
-                for key, verdict in settled.result.verdicts.items()
-            }
-            settled = dataclasses.replace(settled, result=structs.replace(settled.result, verdicts=verdicts))
-        found.append(_finally(settled, environment, marker, expects_check=expects_check))
-    return found
+            settled = settled_beside(settled, of, ended.get(settled.result.nodeid, _ENDED_EARLY))
+        if early and settled.suspected:
+            left = {key: undecidable(settled.result.verdicts[key], _ENDED_EARLY) for key in settled.suspected}
+            result = structs.replace(settled.result, verdicts={**settled.result.verdicts, **left})
+            settled = dataclasses.replace(settled, result=result)
+        judged.append((settled, marker))
+    expect = [expects_check for _, _, expects_check in tests]
+    return [
+        _with_failures(settled, environment, expects_check=expects_check)
+        for settled, expects_check in zip(confirmed(judged, environment), expect, strict=True)
+    ]
 
 
 _ENDED_EARLY = "the run ended before"
 
 
-def _finally(
-    settled: Settled, environment: Environment, marker: MarkerOptions, *, expects_check: bool
-) -> Settled:
-    """Returns what a test comes to in the end.
-
-    Fresh sessions decide a suspicion. A confirmed slowdown may be intended: a run that writes a file then
-    measures as many more sessions as a new epoch needs to gate at once.
-    """
+def _with_failures(settled: Settled, environment: Environment, *, expects_check: bool) -> Settled:
+    """Returns what a test comes to, with reasons, findings, and why the gate fails it."""
     settings, result = environment.settings, settled.result
     if result.measurements:
-        settled = confirmed(settled, environment, marker)
-        result = explained(
-            settled.result, record_of(result.case, environment).past, deciding=settled.deciding
-        )
+        past = record_of(result.case, environment).past
+        result = explained(result, past, deciding=settled.deciding)
     if settings.benchmark and settings.baseline != "off":
         result = with_weaker(result, environment)
     # The reason first: pytest's short summary names the test already, and cuts long lines.
@@ -365,10 +356,11 @@ def _why_unchecked(result: Result) -> str:
 def judged_by_record(result: Result, environment: Environment, marker: MarkerOptions) -> Settled:
     """Returns a measured result with a verdict for each time; without baselines, only for what is INVALID."""
     settings = environment.settings
-    extra: list[Result] = []
+    extra: tuple[Result, ...] = ()
     problem = None
     if settings.baseline == "compare" and settings.sessions > 1:
-        extra, problem = _measure_in_fresh_processes(result, environment, settings.sessions - 1, before=1)
+        further = _in_fresh_processes([result], environment, settings.sessions - 1, before=1)
+        extra, problem = further[result.nodeid]
     by_key = _by_key([result, *extra])
     verdicts: dict[str, Verdict] = {}
     for key in (time.key for time in result.measurements):
@@ -384,7 +376,7 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
             verdict = Verdict(VerdictKind.INVALID, f"its extra sessions failed: {problem}")
         if settings.baseline != "off" or verdict.kind is VerdictKind.INVALID:
             verdicts[key] = verdict
-    return Settled(structs.replace(result, verdicts=verdicts), tuple(extra), by_key)
+    return Settled(structs.replace(result, verdicts=verdicts), extra, by_key)
 
 
 def left_open(settled: Settled, environment: Environment, marker: MarkerOptions) -> Open | None:
@@ -394,8 +386,11 @@ def left_open(settled: Settled, environment: Environment, marker: MarkerOptions)
     times differ so much that most are open.
     """
     result, verdicts = settled.result, settled.result.verdicts
+    by_others = [key for key, verdict in verdicts.items() if verdict.other_card]
+    if not by_others or environment.beside is None or environment.settings.baseline != "compare":
+        return None
     record = record_of(result.case, environment)
-    others = {key: newest(record.past(key)) for key, verdict in verdicts.items() if verdict.other_card}
+    others = {key: newest(record.past(key)) for key in by_others}
     as_recorded = {key for key, of in others.items() if conditions_of(result, key) == conditions_of(of, key)}
     other_work = {key for key in as_recorded if same_work(result, others[key], key) is SameWork.NO}
     other_files = {key for key in as_recorded if others[key].files not in (None, result.files)}
@@ -405,7 +400,7 @@ def left_open(settled: Settled, environment: Environment, marker: MarkerOptions)
     }
     left = [key for key in others if verdicts[key].suspected or verdicts[key].unconfirmed or key in undecided]
     asked_in_vain = other_work | (other_files - by_device)  # the host's clock is too coarse to agree
-    if not left or environment.beside is None or environment.settings.baseline != "compare":
+    if not left:
         return None
     return Open(
         result,
@@ -423,10 +418,7 @@ def measured_beside(waiting: Sequence[Open], environment: Environment) -> Mappin
     This process must not hold the device. Returns for each test how it ended, or why it was not measured.
     """
     assert environment.beside is not None
-    backends = {of.result.case.backend for of in waiting}
-    children = environment.children
-    if len(backends) == 1:
-        children = _children_of(waiting[0].result, environment)
+    children = _children_of([of.result for of in waiting], environment)
     with phase("confirming sessions"), environment.gpu.clock_stopped():
         return environment.beside(waiting, children)
 
@@ -452,35 +444,43 @@ def settled_beside(settled: Settled, of: Open, ended: Ending | str) -> Settled:
     return dataclasses.replace(settled, result=result, sessions=(*settled.sessions, *ended.sessions))
 
 
-def confirmed(settled: Settled, environment: Environment, marker: MarkerOptions) -> Settled:
-    """Decides each suspicion by fresh sessions of the same test, and by these alone.
+def confirmed(tests: Sequence[tuple[Settled, MarkerOptions]], environment: Environment) -> Iterator[Settled]:
+    """Decides each suspicion by fresh sessions of the same tests, and by these alone.
 
-    If there are too few of these, the suspicion is INVALID, with the reason.
+    If there are too few of these, the suspicion is INVALID, with the reason. A confirmed slowdown may be
+    intended: a run that writes a file then measures as many more sessions as a new epoch needs to gate at
+    once.
     """
-    settings, result = environment.settings, settled.result
-    verdicts = dict(result.verdicts)
-    suspected = [key for key, verdict in verdicts.items() if verdict.suspected]
-    if not suspected:
-        return settled
-    fresh, problem = _measure_in_fresh_processes(
-        result, environment, FRESH_SESSIONS, role=SessionRole.CONFIRMING
-    )
-    by_key = _by_key(fresh)
-    decided = {key: by_key.get(key, []) for key in suspected}
-    for key in suspected:
-        if problem or len(decided[key]) < len(fresh):
-            verdicts[key] = undecidable(verdicts[key], problem or f"{key} was not measured in each")
-        else:
-            basis = _basis_of(result, key, environment, marker)
-            verdict = confirm(verdicts[key], decided[key], basis)
-            verdicts[key] = _by_code(verdict, [result, *fresh], key, basis)
-    result = structs.replace(result, verdicts=verdicts)
-    more: list[Result] = []
-    if settings.run_file is not None and settings.baseline == "compare" and confirmed_slower(result):
-        more, _ = _measure_in_fresh_processes(
-            result, environment, SESSIONS_TO_GATE - len(fresh), before=len(fresh)
+    settings = environment.settings
+    suspects = [settled.result for settled, _ in tests if settled.suspected]
+    again = _in_fresh_processes(suspects, environment, FRESH_SESSIONS, role=SessionRole.CONFIRMING)
+    found = []
+    for settled, marker in tests:
+        verdicts, (fresh, problem) = (
+            dict(settled.result.verdicts),
+            again.get(settled.result.nodeid, ((), None)),
         )
-    return Settled(result, (*settled.sessions, *fresh, *more), {**settled.deciding, **decided})
+        by_key = _by_key(fresh)
+        decided = {key: by_key.get(key, []) for key in settled.suspected}
+        for key in decided:
+            if problem or len(decided[key]) < len(fresh):
+                verdicts[key] = undecidable(verdicts[key], problem or f"{key} was not measured in each")
+            else:
+                basis = _basis_of(settled.result, key, environment, marker)
+                verdict = confirm(verdicts[key], decided[key], basis)
+                verdicts[key] = _by_code(verdict, [settled.result, *fresh], key, basis)
+        result = structs.replace(settled.result, verdicts=verdicts)
+        deciding = {**settled.deciding, **decided}
+        found.append(Settled(result, (*settled.sessions, *fresh), deciding))
+    stored = settings.run_file is not None and settings.baseline == "compare"
+    slower = [
+        of.result for of in found if stored and of.result.nodeid in again and confirmed_slower(of.result)
+    ]
+    further = SESSIONS_TO_GATE - FRESH_SESSIONS
+    more = _in_fresh_processes(slower, environment, further, before=FRESH_SESSIONS)
+    for of in found:
+        others, _ = more.get(of.result.nodeid, ((), None))
+        yield dataclasses.replace(of, sessions=(*of.sessions, *others))
 
 
 def _by_code(verdict: Verdict, sessions: Iterable[Result], key: str, basis: Basis) -> Verdict:
@@ -519,42 +519,45 @@ def _by_key(results: Iterable[Result]) -> dict[str, list[Measurement]]:
     return grouped((time.key, time) for result in results for time in result.measurements)
 
 
-def _measure_in_fresh_processes(
-    result: Result,
+def _in_fresh_processes(
+    results: Sequence[Result],
     environment: Environment,
     count: int,
     *,
     role: SessionRole = SessionRole.FURTHER,
     before: int = 0,
-) -> tuple[list[Result], str | None]:
-    """Runs so many fresh sessions of the test; returns their results, and why some failed, or None.
+) -> dict[str, tuple[tuple[Result, ...], str | None]]:
+    """Runs so many fresh sessions of tests; returns for each its results, and why some failed, or None.
 
     This process judges, so it starts them. It must not hold the device, which they lock. They check in full
     and judge nothing. Messages number them after those that came `before`.
     """
+    if not results:
+        return {}
+    libraries = dict.fromkeys(chain.from_iterable(imports_of(of.case.backend) for of in results))
     with phase("confirming sessions"), environment.gpu.clock_stopped():
         extra = measure_extra_sessions(
-            _children_of(result, environment),
-            [result.nodeid],
+            _children_of(results, environment),
+            [result.nodeid for result in results],
             range(before + 1, before + count + 1),
             environ=environment.gpu.for_children,
             role=role,
-            ahead=imports_of(result.case.backend) if environment.gpu.measures else None,
-        )[result.nodeid]
-    return list(extra.results), extra.reason
+            ahead=libraries if environment.gpu.measures else None,
+        )
+    return {nodeid: (of.results, of.reason) for nodeid, of in extra.items()}
 
 
-def _children_of(result: Result, environment: Environment) -> ChildSessions:
-    """Returns what starts sessions of a test, which import no variants of other backends.
+def _children_of(results: Sequence[Result], environment: Environment) -> ChildSessions:
+    """Returns what starts sessions of tests, which import no variants of other backends if all have one.
 
     On an H200's host that took most of a session's ten seconds. Sessions of host variants import all, as
     those on record did; options about GPUs, such as `--gpukern-timer=event`, contradict
     `--gpukern-backend=host`.
     """
-    children, backend = environment.children, result.case.backend
-    if backend is None or not result.case.on_gpu:
+    children, backends = environment.children, {of.case.backend if of.case.on_gpu else None for of in results}
+    if len(backends) > 1 or None in backends:
         return children
-    return dataclasses.replace(children, options=(*children.options, f"--gpukern-backend={backend}"))
+    return dataclasses.replace(children, options=(*children.options, f"--gpukern-backend={backends.pop()}"))
 
 
 class Evidence:

@@ -27,6 +27,7 @@ from pytest_gpukern.processes import messages
 from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.process import TO_TEAR_DOWN_S, Gone, Process, last_lines
 from pytest_gpukern.processes.sessions import ChildSessions
+from pytest_gpukern.report.units import counted
 from pytest_gpukern.session.collection import info_of
 from pytest_gpukern.session.item import (
     carried,
@@ -38,6 +39,7 @@ from pytest_gpukern.session.item import (
     timeout_of,
 )
 from pytest_gpukern.session.stash import Assignment, children_of, device_uuid, environment_of, tell
+from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness, JsonDict, Result
 from pytest_gpukern.values.stored import plain
@@ -138,8 +140,9 @@ class Isolation:
             return
         from pytest_gpukern.run.spine import settle_together
 
+        tell(self._config, f"{counted(len(held), 'test')} left: further sessions decide their times")
         tests = [attempt.waiting() for attempt in held]
-        settled = settle_together(tests, environment_of(self._config), ends_early=ends_early)
+        settled = settle_together(tests, environment_of(self._config), early=ends_early)
         for attempt, of in zip(held, settled, strict=True):
             attempt.report_settled(of)
 
@@ -375,14 +378,17 @@ class _Attempt:
         else:
             self.item.ihook.pytest_runtest_logreport(report=report)
 
-    def waiting(self) -> tuple[Result, list[Result], MarkerOptions, bool]:
+    def waiting(self) -> tuple[Settled, MarkerOptions, bool]:
         """Returns what `settle_together` needs of a test that waits."""
+        from pytest_gpukern.run.spine import Settled
+
         carried = self.held[0].gpukern
         result, *sessions = (
             structs.replace(built(data, Result), nodeid=self.item.nodeid)
             for data in (carried["result"], *carried["sessions"])
         )
-        return result, sessions, marker_of(self.item), carried["waits"]
+        deciding = grouped((time.key, time) for of in (result, *sessions) for time in of.measurements)
+        return Settled(result, tuple(sessions), deciding), marker_of(self.item), carried["waits"]
 
     def report_settled(self, settled: Settled) -> None:
         """Reports a test that waited with what it came to."""

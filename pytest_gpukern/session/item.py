@@ -355,10 +355,13 @@ def conclude(item: pytest.Item, *, subtest_failed: bool) -> None:
 
 
 def _may_wait(item: pytest.Item) -> bool:
-    """Returns whether the process that shows reports can hold back a test's: not one of xdist's workers."""
+    """Returns whether the process that shows reports can hold back a test's: not one of xdist's workers.
+
+    Only pytest's own phases heed an xfail mark, and a run with `-x` ends where the first test fails.
+    """
     child = item.config.stash.get(stash.CHILD, None)
-    marked = item.get_closest_marker("xfail") is not None  # which only pytest's own phases heed
-    return child is not None and child.judges and child.begin.worker is None and not marked
+    ends_at_once = item.get_closest_marker("xfail") is not None or item.config.getoption("maxfail", 0)
+    return child is not None and child.judges and child.begin.worker is None and not ends_at_once
 
 
 def end_observing(item: pytest.Item, nextitem: pytest.Item | None) -> None:

@@ -513,7 +513,7 @@ def breaks(request):
 @pytest.mark.parametrize(
     ("edit", "options", "counts"),
     [
-        ("def test_fails():\n    assert 0", ["-x"], "1 failed, 4 passed"),
+        ("def test_exits():\n    pytest.exit('enough')", [], "4 passed"),
         ("@pytest.mark.xfail(reason='known')\n@doubling.cases", ["-k", "first"], "3 deselected, 1 xfailed"),
         (BREAKS_ONCE, ["--gpukern-sessions=1"], "1 failed, 3 passed, 1 error"),
         ("", ["-n", "1", "-k", "first"], "1 failed"),
@@ -531,7 +531,7 @@ def test_a_test_that_waits_ends_as_one_that_does_not(recorded_elsewhere, tmp_pat
     assert re.search(rf"^(=+ )?{counts} in ", found.out, re.MULTILINE), found.out
     waited = "session 1 of 4" in found.err
     assert waited == (edit == BREAKS_ONCE), "what is told of sessions that tests share"
-    if options == ["-x"]:
+    if "exit" in edit:
         assert verdict(found, "first")["kind"] != "SLOWER"
         assert "not measured beside that commit: the run ended before" in found.out
     elif not edit.startswith("@pytest.mark"):
