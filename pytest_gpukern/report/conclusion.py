@@ -283,8 +283,9 @@ def _could_see(run: RunResults) -> str:
         remedy += f": --gpukern-sessions={2 * len(median.pairs)}"
     if doubt == OTHER_CARD or (run.on_another_card and any(on_gpu for *_, on_gpu in known)):
         doubt, remedy = OTHER_CARD, f"record this card, too: {record}"
-    times = f" (median of {len(known)} times)" if len(known) > 1 else ""
-    return f"{doubt.sentence}: below {float(f'{100 * unseen:.2g}'):g} % nothing is caught{times}; {remedy}"
+    nothing = f"nothing below {float(f'{100 * unseen:.2g}'):g} %"
+    caught = f"half of {len(known)} times catch {nothing}" if len(known) > 1 else f"{nothing} is caught"
+    return f"{doubt.sentence}: {caught}; {remedy}"
 
 
 def _compared_with(run: RunResults) -> str:

@@ -155,7 +155,7 @@ def test_on_another_card_a_kernel_that_does_the_same_needs_no_time(judged, monke
     assert (verdict["kind"], verdict["suspected"], verdict["false_alarm"]) == ("SAME CODE", False, 0)
     assert verdict["ratio"] == pytest.approx(takes_ns / 1000), "a common shift still counts it"
     assert judged.sessions == [], "which would confirm"
-    of_the_other = "another card than recorded: below * % nothing is caught; *"  # of one time
+    of_the_other = "another card than recorded: nothing below * % is caught; *"  # of one time
     judged.output.fnmatch_lines([of_the_other, "*of 2 times: 1 undecided, 1 same code"])
 
 

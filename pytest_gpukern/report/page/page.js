@@ -53,7 +53,7 @@
   const positive = (value) => known(value) && value > 0;
   const counts = (row) => positive(row.ns) && !DATA.barred.includes(row.state);
   const tone = (state) => TONES.get(state) || "faint";
-  const badge = (state, more = "") => (state ? el("span", { class: `badge ${tone(state)} ${more}` }, state) : "");
+  const badge = (state, more = "") => (state ? el("span", { class: `badge ${tone(state)} ${more}` }, state === "tail" ? "slow calls" : state) : "");
 
   // Lets a long name break behind its dots and underscores, or behind its parts alone.
   const breakable = (name, behind = /(?<=[._])/) => name.split(behind).flatMap((part) => [part, el("wbr")]);
@@ -425,7 +425,7 @@
       const size = whole && calls !== kernels && ` at ${text}`;
       return [pointOf(run, kernels[0]), link(kernel), kernel?.time, kernel?.ceiling, call?.time, (call || whole)?.spent, whole && el("span", {}, link(whole), size), whole?.time];
     };
-    const titles = ["problem", "fastest kernel", ["time", true], ["of limit", true], ["its call", true], "spent on", "fastest call", ["time", true]];
+    const titles = ["problem", "fastest kernel", ["time", true], ["of limit", true], ["its whole call", true], "spent on", "fastest whole call", ["time", true]];
     return tableOf(titles, [...Map.groupBy(timed, (row) => row.problem).values()].map(cells), "best");
   }
 
@@ -657,7 +657,8 @@
 
   function fleetPage({ headline: first, tone: colour, counts, findings, missing, cards, models, facts, notes }) {
     for (const card of cards) [card.kind] = card.findings.split(" ");
-    const hosts = [...Map.groupBy(cards, ({ host }) => host), ...missing.map((host) => [host, [{ kind: "SILENT", line: `SILENT ${host}` }]])];
+    const ofHost = (host) => findings.filter(([, where]) => where === host).map(([kind, , text]) => ({ kind, line: `${kind} ${host}: ${text}` }));
+    const hosts = [...Map.groupBy(cards, ({ host }) => host), ...missing.map((host) => [host, []])].map(([host, of]) => [host, [...of, ...ofHost(host)]]);
     const kinds = [...new Set([...findings.map(([kind]) => kind), ""])]; // the worst first
     const line = ([kind, where, text, remedies]) => el("li", {}, badge(kind), " ", el("b", {}, `${where}:`), ` ${text}`, ...remedies.map((remedy) => el("div", { class: "reason" }, `→ ${remedy}`)));
     const told = el("div", {}, headline(first, colour), ...fewFirst(findings, (few) => el("ul", { class: "told" }, ...few.map(line))));

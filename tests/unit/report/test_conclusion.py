@@ -71,4 +71,4 @@ def test_what_a_run_could_not_have_seen_is_said_of_times_that_were_judged_by_tim
     by_time = judged_as("UNDECIDED", backend="host", **open_still)
     for results, told in (([card], []), ([card, by_time], ["sessions spread"])):
         run = RunResults(results, history={card.nodeid: record}, compared_with=BASELINE)
-        assert [line[:15] for line in context(run) if "nothing is caught" in line] == told
+        assert [line[:15] for line in context(run) if "nothing below" in line] == told
