@@ -14,7 +14,7 @@ import os
 import secrets
 import sys
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,8 +141,15 @@ class Isolation:
         from pytest_gpukern.run.spine import settle_together
 
         tell(self._config, f"{counted(len(held), 'test')} left: further sessions decide their times")
-        tests = [attempt.waiting() for attempt in held]
-        settled = settle_together(tests, environment_of(self._config), early=ends_early)
+        tests, environment = [attempt.waiting() for attempt in held], environment_of(self._config)
+        try:
+            settled = settle_together(tests, environment, early=ends_early)
+        except BaseException:  # Ctrl-C above all: no report is lost
+            self._report(held, settle_together(tests, environment, early=True))
+            raise
+        self._report(held, settled)
+
+    def _report(self, held: Sequence[_Attempt], settled: Sequence[Settled]) -> None:
         for attempt, of in zip(held, settled, strict=True):
             attempt.report_settled(of)
 

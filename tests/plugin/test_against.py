@@ -592,3 +592,5 @@ def test_ctrl_c_beside_the_recorded_commit_leaves_nothing_behind(recorded_elsewh
     variables = {**OTHER_CARD, "PID": str(tmp_path / "pid"), "PYTHONPATH": paths}
     found = run(repository, *COMPARE, "-p", "interrupts", **variables)
     assert found.status == pytest.ExitCode.INTERRUPTED, found.out
+    assert re.search(r"^=+ 4 passed in ", found.out, re.MULTILINE), "no report of a test that waits is lost"
+    assert "not measured beside that commit: the run ended before" in found.out
