@@ -73,8 +73,7 @@ class MeasuredTest:
         self.rejected: Case | None = None
         self.verified = False
         self.gate_failures: tuple[GateFailure, ...] = ()
-        self.waits: bool | None = None
-        """Whether it expects a check, of a test that waits for the end of the run; None of others."""
+        self.waits: JsonDict | None = None
         self.ended = False
         self._begun_to_observe = False
         self._observed: ObservedTest | None = None
@@ -257,7 +256,7 @@ class MeasuredTest:
         settled = settle(
             self.evidence.result, self.environment, marker, expects_check=expects_check, may_wait=may_wait
         )
-        self.waits = expects_check if settled.waits else None
+        self.waits = settled.waits
         self.evidence.result = settled.result
         self.sessions += settled.sessions
         return settled.failures

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import structs
 
@@ -44,6 +44,7 @@ from pytest_gpukern.values.result import (
     CaseInfo,
     Correctness,
     GateFailure,
+    JsonDict,
     Measurement,
     OutputError,
     Result,
@@ -238,14 +239,14 @@ class Settled:
         sessions: other sessions that were measured for it, in their order.
         deciding: `scope/timer/cache` → the measurements that its verdict rests on.
         failures: why the gate fails the test, in the end.
-        waits: whether a time is open until other sessions have measured it.
+        waits: what the test is settled by, if a time is open until other sessions have measured it; as JSON.
     """
 
     result: Result
     sessions: tuple[Result, ...] = ()
     deciding: Mapping[str, Sequence[Measurement]] = field(default_factory=dict)
     failures: tuple[GateFailure, ...] = ()
-    waits: bool = False
+    waits: JsonDict | None = None
 
     @property
     def suspected(self) -> list[str]:
@@ -268,44 +269,51 @@ def settle(
     A run that compares by several sessions runs the others first. What is open then needs more sessions. If
     it `may_wait`, they are left to the end of the run, where all such tests share them: `settle_together`.
     """
-    settled = Settled(result)
+    settled, threshold = Settled(result), marker.threshold or environment.settings.threshold
     if result.verdicts:  # given by child sessions, as of another revision: no record counts
         settled = Settled(result, deciding={time.key: [time] for time in result.measurements})
     elif result.measurements:
-        settled = judged_by_record(result, environment, marker)
-    if may_wait and (settled.suspected or left_open(settled, environment, marker) is not None):
-        return dataclasses.replace(settled, waits=True)
-    (settled,) = settle_together([(settled, marker, expects_check)], environment)
+        settled = judged_by_record(result, environment, threshold)
+    test = WaitingTest(settled, threshold, expects_check)
+    if may_wait and (settled.suspected or left_open(test, environment) is not None):
+        waits = {"threshold": threshold, "expects_check": expects_check}
+        return dataclasses.replace(settled, waits=waits)
+    (settled,) = settle_together([test], environment)
     return settled
 
 
+class WaitingTest(NamedTuple):
+    """Holds a test that was judged, the smallest change that counts, and whether it expects a check."""
+
+    settled: Settled
+    threshold: float
+    expects_check: bool
+
+
 def settle_together(
-    tests: Sequence[tuple[Settled, MarkerOptions, bool]],
-    environment: Environment,
-    *,
-    early: bool = False,
+    tests: Sequence[WaitingTest], environment: Environment, *, early: bool = False
 ) -> list[Settled]:
-    """Settles tests that were judged, each with its marker, and whether it expects a check.
+    """Settles tests that were judged.
 
     What a record of other cards leaves open is measured beside its commit. Fresh sessions decide suspicions
     that are left. In a run that ends `early` nothing more is measured.
     """
-    waiting = [left_open(settled, environment, marker) for settled, marker, _ in tests]
+    waiting = [left_open(test, environment) for test in tests]
     known = [of for of in waiting if of is not None]
     ended = measured_beside(known, environment) if known and not early else {}
     judged = []
-    for of, (settled, marker, _) in zip(waiting, tests, strict=True):
+    for of, test in zip(waiting, tests, strict=True):
+        settled = test.settled
         if of is not None:
             settled = settled_beside(settled, of, ended.get(settled.result.nodeid, _ENDED_EARLY))
         if early and settled.suspected:
             left = {key: undecidable(settled.result.verdicts[key], _ENDED_EARLY) for key in settled.suspected}
             result = structs.replace(settled.result, verdicts={**settled.result.verdicts, **left})
             settled = dataclasses.replace(settled, result=result)
-        judged.append((settled, marker))
-    expect = [expects_check for _, _, expects_check in tests]
+        judged.append(test._replace(settled=settled))
     return [
-        _with_failures(settled, environment, expects_check=expects_check)
-        for settled, expects_check in zip(confirmed(judged, environment), expect, strict=True)
+        _with_failures(settled, environment, expects_check=test.expects_check)
+        for settled, test in zip(confirmed(judged, environment), tests, strict=True)
     ]
 
 
@@ -353,7 +361,7 @@ def _why_unchecked(result: Result) -> str:
     )
 
 
-def judged_by_record(result: Result, environment: Environment, marker: MarkerOptions) -> Settled:
+def judged_by_record(result: Result, environment: Environment, threshold: float) -> Settled:
     """Returns a measured result with a verdict for each time; without baselines, only for what is INVALID."""
     settings = environment.settings
     extra: tuple[Result, ...] = ()
@@ -364,7 +372,7 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
     by_key = _by_key([result, *extra])
     verdicts: dict[str, Verdict] = {}
     for key in (time.key for time in result.measurements):
-        basis = _basis_of(result, key, environment, marker)
+        basis = _basis_of(result, key, environment, threshold)
         verdict = judge(by_key[key], basis)
         folder = settings.baseline_dir
         if verdict.kind is VerdictKind.NEW and folder is not None and not folder.is_dir():
@@ -379,13 +387,13 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
     return Settled(structs.replace(result, verdicts=verdicts), extra, by_key)
 
 
-def left_open(settled: Settled, environment: Environment, marker: MarkerOptions) -> Open | None:
+def left_open(test: WaitingTest, environment: Environment) -> Open | None:
     """Returns what a record of other cards leaves open: suspicions, and times of changed code.
 
     Cards of a model differ by more than most changes do. By the host's clock only suspicions are settled: its
     times differ so much that most are open.
     """
-    result, verdicts = settled.result, settled.result.verdicts
+    result, verdicts = test.settled.result, test.settled.result.verdicts
     by_others = [key for key, verdict in verdicts.items() if verdict.other_card]
     if not by_others or environment.beside is None or environment.settings.baseline != "compare":
         return None
@@ -406,7 +414,7 @@ def left_open(settled: Settled, environment: Environment, marker: MarkerOptions)
         result,
         tuple(left),
         others[left[0]].provenance,
-        marker.threshold or environment.settings.threshold,
+        test.threshold,
         () if asked_in_vain.intersection(left) else tuple(left),
         frozenset(as_recorded),
     )
@@ -444,7 +452,7 @@ def settled_beside(settled: Settled, of: Open, ended: Ending | str) -> Settled:
     return dataclasses.replace(settled, result=result, sessions=(*settled.sessions, *ended.sessions))
 
 
-def confirmed(tests: Sequence[tuple[Settled, MarkerOptions]], environment: Environment) -> Iterator[Settled]:
+def confirmed(tests: Sequence[WaitingTest], environment: Environment) -> Iterator[Settled]:
     """Decides each suspicion by fresh sessions of the same tests, and by these alone.
 
     If there are too few of these, the suspicion is INVALID, with the reason. A confirmed slowdown may be
@@ -452,10 +460,10 @@ def confirmed(tests: Sequence[tuple[Settled, MarkerOptions]], environment: Envir
     once.
     """
     settings = environment.settings
-    suspects = [settled.result for settled, _ in tests if settled.suspected]
+    suspects = [test.settled.result for test in tests if test.settled.suspected]
     again = _in_fresh_processes(suspects, environment, FRESH_SESSIONS, role=SessionRole.CONFIRMING)
     found = []
-    for settled, marker in tests:
+    for settled, threshold, _ in tests:
         verdicts, (fresh, problem) = (
             dict(settled.result.verdicts),
             again.get(settled.result.nodeid, ((), None)),
@@ -466,7 +474,7 @@ def confirmed(tests: Sequence[tuple[Settled, MarkerOptions]], environment: Envir
             if problem or len(decided[key]) < len(fresh):
                 verdicts[key] = undecidable(verdicts[key], problem or f"{key} was not measured in each")
             else:
-                basis = _basis_of(settled.result, key, environment, marker)
+                basis = _basis_of(settled.result, key, environment, threshold)
                 verdict = confirm(verdicts[key], decided[key], basis)
                 verdicts[key] = _by_code(verdict, [settled.result, *fresh], key, basis)
         result = structs.replace(settled.result, verdicts=verdicts)
@@ -492,7 +500,7 @@ def _by_code(verdict: Verdict, sessions: Iterable[Result], key: str, basis: Basi
     return verdict if SameWork.NO in same else unless_same_code(verdict, all_known=same == {SameWork.ALL})
 
 
-def _basis_of(result: Result, key: str, environment: Environment, marker: MarkerOptions) -> Basis:
+def _basis_of(result: Result, key: str, environment: Environment, threshold: float) -> Basis:
     """Returns what a measurement is judged by.
 
     A remark says if that is an older epoch, because the newest has no time under its key.
@@ -504,7 +512,7 @@ def _basis_of(result: Result, key: str, environment: Environment, marker: Marker
     return Basis(
         store.sessions_for(result.case, model, key),
         Conditions(result.case.problem_version, model, result.simulated),
-        threshold=marker.threshold or environment.settings.threshold,
+        threshold=threshold,
         device=result.device,
         shared=store.shared_spread(model).get(spread_key(key)),
         anchor=recorded.anchor(key),

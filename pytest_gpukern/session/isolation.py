@@ -14,7 +14,7 @@ import os
 import secrets
 import sys
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,6 @@ from pytest_gpukern.session.item import (
     carried,
     context_of,
     failure,
-    marker_of,
     may_use_gpu,
     tear_down,
     timeout_of,
@@ -46,8 +45,7 @@ from pytest_gpukern.values.stored import plain
 from pytest_gpukern.values.untrusted_json import built, printable_lines
 
 if TYPE_CHECKING:
-    from pytest_gpukern.run.spine import Settled
-    from pytest_gpukern.values.marker import MarkerOptions
+    from pytest_gpukern.run.spine import Settled, WaitingTest
 
 _MOST_STARTS_IN_VAIN = 2
 _MOST_TRIES = 3
@@ -135,23 +133,26 @@ class Isolation:
 
     def _settle(self, *, ends_early: bool) -> None:
         """Settles together the tests that wait, now that no process of ours holds the device."""
-        held, self._held = self._held, []
-        if not held:
-            return
+        try:
+            settled = self._settled(early=ends_early)
+        except BaseException:  # Ctrl-C above all: no report is lost
+            for attempt, of in self._settled(early=True):
+                attempt.report_settled(of)
+            raise
+        for attempt, of in settled:
+            attempt.report_settled(of)
+
+    def _settled(self, *, early: bool) -> list[tuple[_Attempt, Settled]]:
+        if not self._held:
+            return []
         from pytest_gpukern.run.spine import settle_together
 
-        tell(self._config, f"{counted(len(held), 'test')} left: further sessions decide their times")
-        tests, environment = [attempt.waiting() for attempt in held], environment_of(self._config)
-        try:
-            settled = settle_together(tests, environment, early=ends_early)
-        except BaseException:  # Ctrl-C above all: no report is lost
-            self._report(held, settle_together(tests, environment, early=True))
-            raise
-        self._report(held, settled)
-
-    def _report(self, held: Sequence[_Attempt], settled: Sequence[Settled]) -> None:
-        for attempt, of in zip(held, settled, strict=True):
-            attempt.report_settled(of)
+        if not early:
+            count = counted(len(self._held), "test")
+            tell(self._config, f"{count} left: further sessions decide their times")
+        tests = [attempt.waiting() for attempt in self._held]
+        found = settle_together(tests, environment_of(self._config), early=early)
+        return [*zip(self._held, found, strict=True)]
 
     def _after(self, item: pytest.Item, nextitem: pytest.Item | None) -> Any:
         """Returns the next test that runs where this one does.
@@ -377,6 +378,11 @@ class _Attempt:
         if self.moved is not None:
             report.gpukern = {**getattr(report, "gpukern", {}), "problem": self.moved}  # type: ignore[attr-defined]
             self.moved = None
+        if report.when == "setup" and self.held:  # of a further attempt: the one before counts no more
+            for each in self.held:
+                self.item.ihook.pytest_runtest_logreport(report=each)
+            self.held.clear()
+            self._waiting.remove(self)
         waits = getattr(report, "gpukern", {}).get("waits") is not None
         if waits and not self.held:
             self._waiting.append(self)
@@ -385,9 +391,9 @@ class _Attempt:
         else:
             self.item.ihook.pytest_runtest_logreport(report=report)
 
-    def waiting(self) -> tuple[Settled, MarkerOptions, bool]:
+    def waiting(self) -> WaitingTest:
         """Returns what `settle_together` needs of a test that waits."""
-        from pytest_gpukern.run.spine import Settled
+        from pytest_gpukern.run.spine import Settled, WaitingTest
 
         carried = self.held[0].gpukern
         result, *sessions = (
@@ -395,7 +401,7 @@ class _Attempt:
             for data in (carried["result"], *carried["sessions"])
         )
         deciding = grouped((time.key, time) for of in (result, *sessions) for time in of.measurements)
-        return Settled(result, tuple(sessions), deciding), marker_of(self.item), carried["waits"]
+        return WaitingTest(Settled(result, tuple(sessions), deciding), **carried["waits"])
 
     def report_settled(self, settled: Settled) -> None:
         """Reports a test that waited with what it came to."""
@@ -404,15 +410,16 @@ class _Attempt:
             "sessions": plain(settled.sessions),
             "gate_failures": plain(settled.failures),
         }
-        for each in self.held:  # that of a teardown that failed carries the result again
+        for each in self.held:  # a teardown that failed carries the result again, and may have own failures
             carried = getattr(each, "gpukern", {})
-            carried.update({name: value for name, value in found.items() if name in carried})
+            own = {"gate_failures"} if carried.get("gate_failures") else set()
+            carried.update({name: found[name] for name in found.keys() & carried.keys() - own})
         report = self.held[0]
         if settled.failures and report.passed:
             failed = failure("\n".join(map(str, settled.failures)))
             call = pytest.CallInfo.from_call(functools.partial(_raise, failed), "call")
-            made = pytest.TestReport.from_item_and_call(self.item, call)
-            report.outcome, report.longrepr = made.outcome, made.longrepr
+            assert call.excinfo is not None
+            report.outcome, report.longrepr = "failed", call.excinfo.getrepr(style="value")
         for each in self.held:
             self.item.ihook.pytest_runtest_logreport(report=each)
 

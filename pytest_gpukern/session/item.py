@@ -354,14 +354,20 @@ def conclude(item: pytest.Item, *, subtest_failed: bool) -> None:
     fail_by_the_gate(item, test, test.settle(may_wait=_may_wait(item)))
 
 
+_ENDS_AT_ONCE = ("maxfail", "stepwise", "reruns")
+"""pytest's options, and of a plugin, by which a failure at once ends the run, or runs the test again."""
+
+
 def _may_wait(item: pytest.Item) -> bool:
     """Returns whether the process that shows reports can hold back a test's: not one of xdist's workers.
 
-    Only pytest's own phases heed an xfail mark, and a run with `-x` ends where the first test fails.
+    Only pytest's own phases heed the marks.
     """
-    child = item.config.stash.get(stash.CHILD, None)
-    ends_at_once = item.get_closest_marker("xfail") is not None or item.config.getoption("maxfail", 0)
-    return child is not None and child.judges and child.begin.worker is None and not ends_at_once
+    child, config = item.config.stash.get(stash.CHILD, None), item.config
+    if child is None or not child.judges or child.begin.worker is not None:
+        return False
+    marked = any(map(item.get_closest_marker, ("xfail", "flaky")))
+    return not marked and not any(config.getoption(name, None) for name in _ENDS_AT_ONCE)
 
 
 def end_observing(item: pytest.Item, nextitem: pytest.Item | None) -> None:

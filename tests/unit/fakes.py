@@ -119,7 +119,8 @@ def run(case, environment, marker=None, *, checked=False):
     """Runs a case as a test would; after a session that has `checked` it, if so."""
     marker = marker or MarkerOptions()
     found = found_of(case, environment, marker, checked=checked)
-    return judged_by_record(found.result, environment, marker).result
+    threshold = marker.threshold or environment.settings.threshold
+    return judged_by_record(found.result, environment, threshold).result
 
 
 def diagnose_case(case, environment):

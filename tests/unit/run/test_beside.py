@@ -11,9 +11,8 @@ from msgspec import structs
 
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.processes.sessions import ChildSessions, Ending
-from pytest_gpukern.run.spine import Settled, left_open, measured_beside, settled_beside
+from pytest_gpukern.run.spine import Settled, WaitingTest, left_open, measured_beside, settled_beside
 from pytest_gpukern.values.fingerprint import Provenance
-from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.result import Verdict
 from pytest_gpukern.values.verdict_table import VerdictKind as Kind
 
@@ -52,7 +51,7 @@ def settled(by_record, ended, baseline="compare", key=KEY, **now):
     )
     result = structs.replace(session(key=key, **{"files": past.files, **now}), verdicts={key: by_record})
     found = Settled(result)
-    if (waiting := left_open(found, environment, MarkerOptions())) is not None:
+    if (waiting := left_open(WaitingTest(found, 0.02, False), environment)) is not None:
         found = settled_beside(found, waiting, measured_beside([waiting], environment)[result.nodeid])
     return found.result.verdicts[key], found, asked
 
