@@ -374,8 +374,7 @@ def fleet():
     return FleetReport(judged(*split_sessions(sessions), expected=[f"host{host:04}" for host in range(13)]))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [*SIZES, "paper"])
+@pytest.mark.parametrize(("size", "scheme"), [*SCREENS, ("tablet", "light"), ("paper", "dark")])
 def test_the_page_of_a_fleet_says_which_hosts_and_why(show, fleet, size, scheme):
     width, height = SIZES.get(size, (1440, 900))
     page = show(made=FORMS[".html"](fleet), width=width, height=height, scheme=scheme)

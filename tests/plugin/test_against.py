@@ -505,42 +505,26 @@ ALLOWS_MORE = """
 def allows_more(request):
     request.node.add_marker(pytest.mark.gpu_benchmark(threshold=0.2))
 """
-BREAKS_ONCE = """
-@pytest.fixture(autouse=True)
-def breaks(request):
-    yield
-    if "first" in request.node.name and not os.path.exists("../broken"):
-        open("../broken", "w").close()
-        raise OSError("no space")
-"""
 
 
 @pytest.mark.parametrize(
     ("edit", "options", "counts"),
     [
         ("def test_exits():\n    pytest.exit('enough')", [], "4 passed"),
-        ("@pytest.mark.xfail(reason='known')\n@doubling.cases", ["-k", "first"], "3 deselected, 1 xfailed"),
-        (BREAKS_ONCE, ["--gpukern-sessions=1"], "1 failed, 3 passed, 1 error"),
         ("", ["-n", "1", "-k", "first"], "1 failed"),
         (ALLOWS_MORE, [], "4 passed"),
     ],
 )
 def test_a_test_that_waits_ends_as_one_that_does_not(recorded_elsewhere, tmp_path, edit, options, counts):
     repository = Repository(shutil.copytree(recorded_elsewhere.top, tmp_path / "project"))
-    suite = "import os\nimport pytest\n" + KNOWN_SUITE
-    if edit.endswith("@doubling.cases"):
-        suite = suite.replace("@doubling.cases", edit)
-    else:
-        suite += "\n" + edit
-    repository.write(test_doubling=suite)
+    repository.write(test_doubling=f"import pytest\n{KNOWN_SUITE}\n{edit}")
     found = read(run(repository, *COMPARE, *options, **OTHER_CARD), repository)
     assert re.search(rf"^(=+ )?{counts} in ", found.out, re.MULTILINE), found.out
-    waited = "session 1 of 4" in found.err
-    assert waited == (edit in (BREAKS_ONCE, ALLOWS_MORE)), "what is told of sessions that tests share"
+    assert ("session 1 of 4" in found.err) == (edit == ALLOWS_MORE), "told where tests share sessions"
     if "exit" in edit:
-        assert verdict(found, "first")["kind"] != "SLOWER"
+        assert verdict(found, "first")["kind"] == "UNDECIDED"
         assert "not measured beside that commit: the run ended before" in found.out
-    elif not edit.startswith("@pytest.mark"):
+    else:
         assert verdict(found, "first")["kind"] == ("SAME" if edit == ALLOWS_MORE else "SLOWER")
 
 

@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 from made_up_results import measured, result
+from msgspec import structs
 
 from pytest_gpukern.run.spine import Settled
 from pytest_gpukern.session import stash
@@ -89,9 +90,11 @@ def test_a_further_attempt_takes_the_place_of_one_that_waits():
     assert [each.when for each in attempt.held] == ["call", "teardown"]
 
 
-def test_a_teardown_keeps_the_failures_of_its_own():
-    leaks = {"gate_failures": plain((GateFailure("memory", "keeps 1 KiB"),))}
+def test_a_teardown_that_fails_has_the_last_result_and_the_failures_of_its_own():
+    leaks = {**WAITS, "gate_failures": plain((GateFailure("memory", "keeps 1 KiB"),))}
     attempt, _, _ = heard(report("call", **WAITS), report("teardown", "failed", **leaks))
-    attempt.report_settled(Settled(FOUND, failures=(GateFailure("SLOWER", "+6.0 %"),)))
+    last = structs.replace(FOUND, seed=7)
+    attempt.report_settled(Settled(last, failures=(GateFailure("SLOWER", "+6.0 %"),)))
     kinds = [[reason["kind"] for reason in each.gpukern["gate_failures"]] for each in attempt.held]
     assert kinds == [["SLOWER"], ["memory"]]
+    assert [each.gpukern["result"] for each in attempt.held] == [plain(last)] * 2
