@@ -202,7 +202,7 @@ class Turns:
         )
         started = self.waiting.take(on_base, coming)
         run = self.children.run(request, telling_now_and_then(self.tell, line), started)
-        if run.ended_early and (on_base or not run.endings):
+        if run.ended_early and (on_base or not (run.endings or run.during)):
             build = "\nIf the base has to be built first, give --gpukern-against-setup=CMD"
             hint = build if on_base else ""
             raise AgainstError(f"a session of {side.label} failed: {run.problem}{hint}")

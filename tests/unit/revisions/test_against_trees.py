@@ -231,6 +231,16 @@ def test_a_working_tree_whose_session_breaks_off_fails_the_tests_that_it_did_not
     assert cases[B][1][0].text == "its session ended early: it ended by SIGSEGV"
 
 
+def test_a_working_tree_that_dies_in_its_only_test_fails_that_as_it_would_among_others(sides):
+    died = ChildRun(ended_early=True, during=A, problem="it ended by SIGSEGV", status=-11)
+    found = turns_of(sides, Children(RAN, died))
+    found.take([A], 1)
+    ((_, (head,)),) = found.cases([A]).values()
+    assert (head.outcome, head.text) == ("failed", "its session ended early: it ended by SIGSEGV")
+    with pytest.raises(AgainstError, match="a session of the working tree failed"):
+        turns_of(sides, Children(RAN, dataclasses.replace(died, during=None))).take([A], 1)
+
+
 def test_later_sessions_of_the_base_leave_out_what_it_lacks_and_what_failed(sides):
     other = ChildRun({B: Ending("failed", "B could not be collected")}, status=1)
     children = Children(other, RAN)
