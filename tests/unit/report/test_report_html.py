@@ -11,10 +11,12 @@ import re
 import made_up_results as made_up
 import made_up_runs
 import pytest
+from made_up_results import COPY_IN, EXP_KERNEL, measured, result
 from made_up_times import record_of, recorded
 from msgspec import structs
 
 from pytest_gpukern.report import html
+from pytest_gpukern.report.details import spent
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.values.result import Summary
 
@@ -79,6 +81,30 @@ def test_two_humps_are_told_by_their_share_and_their_median():
 def test_few_samples_have_no_distribution_and_equal_ones_have_one_bin():
     assert html.distribution([3.0] * 5) is html.distribution([]) is None
     assert html.distribution([7.0] * 30)[2] == (30,)
+
+
+# --- where a call's time goes ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("whole_ns", "work", "kernel_ns", "told"),
+    [
+        (2e6, (COPY_IN, EXP_KERNEL), 48_600.0, "copies 50 %, host 48 %, kernel 2.4 %"),
+        (5e5, (COPY_IN, EXP_KERNEL), 48_600.0, "copies 95 %, kernel 4.6 %"),  # which overlapped
+        (1e5, (EXP_KERNEL,), None, "host 51 %, kernel 49 %"),
+        (8e5, (), 2e5, "copies and host 75 %, kernel 25 %"),  # no timer saw the copies
+        (8e5, (), None, ""),
+        (None, (COPY_IN,), 2e5, ""),
+    ],
+)
+def test_a_whole_call_says_on_what_it_spends_its_time(whole_ns, work, kernel_ns, told):
+    whole = measured(8e5, "end_to_end", "host", work=work)
+    whole = structs.replace(whole, summary=structs.replace(whole.summary, median_ns=whole_ns))
+    kernel = (measured(kernel_ns),) if kernel_ns else ()
+    case = result("cupy.exp", *kernel, whole)
+    assert spent(case, whole) == told
+    assert spent(structs.replace(case, simulated=True), whole) == ""
+    assert not any(spent(case, time) for time in kernel)
 
 
 # --- files ----------------------------------------------------------------------------------------
