@@ -102,7 +102,7 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 $(VENV)/.%: EXTRAS = $*
 $(VENV)/.dev: EXTRAS = dev,$(EXTRA)
 $(VENV)/.%: pyproject.toml $(VENV)/.python$(VERSION)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[$(EXTRAS)]'
 	touch $@
 
 # An environment is of one Python: with another one it is made anew, and so is what was installed.

@@ -41,8 +41,7 @@ def run():
     return made_up.gpu_run(48)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("size", "scheme"), [*SCREENS, ("tablet", "light")])
 def test_every_plot_is_drawn_and_nothing_is_wider_than_the_screen(show, run, size, scheme):
     width, height = SIZES[size]
     page = show(run, width=width, height=height, scheme=scheme)
