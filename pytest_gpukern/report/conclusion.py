@@ -46,7 +46,6 @@ class TimeChange:
 
     Attributes:
         ratio: now ÷ before.
-        before_ns: what the ratio is of: the record, or the geometric mean of the other revision's sessions.
         times: `37.4 → 46.8 µs`.
         percent: `+25.4 %`.
         interval: `[+22.4, +28.4]`, the ends of the ratio's 90 % interval in percent; empty where not known.
@@ -55,7 +54,6 @@ class TimeChange:
     """
 
     ratio: float
-    before_ns: float
     times: str
     percent: str
     interval: str
@@ -443,7 +441,7 @@ def change_of(run: RunResults, result: Result, key: str) -> TimeChange | None:
     if verdict is None or verdict.ratio is None or sides is None:
         return None
     interval = units.change_interval(verdict.ratio_low, verdict.ratio_high)
-    change = TimeChange(verdict.ratio, sides[0], units.way(*sides), units.change(verdict.ratio), interval)
+    change = TimeChange(verdict.ratio, units.way(*sides), units.change(verdict.ratio), interval)
     time = result.time(key)
     shares = ceiling_shares(result, time) if time else {}
     if not time or not shares:

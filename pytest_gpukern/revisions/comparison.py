@@ -11,7 +11,6 @@ import dataclasses
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -248,8 +247,7 @@ def _beside(
             if len(tests) > 1:
                 stash.tell(config, line)
 
-        backends = dict.fromkeys(test.result.case.backend for test in tests)
-        libraries = dict.fromkeys(chain.from_iterable(map(imports_of, backends)))
+        libraries = imports_of(test.result.case.backend for test in tests)
         ahead = Waiting(start, _MOST_AHEAD, tell, libraries)
         held.callback(ahead.close)
         thresholds = {test.result.nodeid: test.threshold for test in tests}

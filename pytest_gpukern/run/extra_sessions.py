@@ -159,7 +159,7 @@ class Recording:
         on_cards = ((results[nodeid].fingerprint.device_uuid, nodeid) for nodeid in nodeids)
         by_gpu = grouped((uuid if uuid in cards else None, nodeid) for uuid, nodeid in on_cards)
         for uuid, tests in by_gpu.items():
-            libraries = {name: None for test in tests for name in imports_of(results[test].case.backend)}
+            libraries = imports_of(results[test].case.backend for test in tests)
             extra |= measure_extra_sessions(
                 dataclasses.replace(environment.children, card=uuid or environment.children.card),
                 tests,

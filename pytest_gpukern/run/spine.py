@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -542,7 +541,7 @@ def _in_fresh_processes(
     """
     if not results:
         return {}
-    libraries = dict.fromkeys(chain.from_iterable(imports_of(of.case.backend) for of in results))
+    libraries = imports_of(result.case.backend for result in results)
     with phase("confirming sessions"), environment.gpu.clock_stopped():
         extra = measure_extra_sessions(
             _children_of(results, environment),

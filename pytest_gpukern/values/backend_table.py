@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -131,10 +131,10 @@ def cuda_packages() -> set[str]:
     return {"cuda"}.union(*(row.packages for row in BACKENDS.values()))
 
 
-def imports_of(backend: str | None) -> tuple[str, ...]:
-    """Returns what a session of a case imports before its turn; nothing of a plain test (None)."""
-    row = BACKENDS.get(backend or "")
-    return () if row is None else row.imports
+def imports_of(backends: Iterable[str | None]) -> tuple[str, ...]:
+    """Returns what a session of cases imports before its turn, each once; nothing of plain tests (None)."""
+    rows = (BACKENDS.get(backend or "") for backend in dict.fromkeys(backends))
+    return tuple(dict.fromkeys(name for row in rows if row is not None for name in row.imports))
 
 
 def runs_on_gpu(backend: str | None) -> bool:
