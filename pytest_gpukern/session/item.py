@@ -355,13 +355,13 @@ def conclude(item: pytest.Item, *, subtest_failed: bool) -> None:
 
 
 _ENDS_AT_ONCE = ("maxfail", "stepwise", "reruns")
-"""pytest's options, and of a plugin, by which a failure at once ends the run, or runs the test again."""
+"""Options of pytest and of a plugin. With them a failure ends the run at once, or the test runs again."""
 
 
 def _may_wait(item: pytest.Item) -> bool:
     """Returns whether the process that shows reports can hold back a test's: not one of xdist's workers.
 
-    Only pytest's own phases heed the marks.
+    The marks `xfail` and `flaky` count only while pytest runs the test.
     """
     child, config = item.config.stash.get(stash.CHILD, None), item.config
     if child is None or not child.judges or child.begin.worker is not None:
