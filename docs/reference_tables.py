@@ -48,9 +48,7 @@ def _row(option: Option) -> tuple[str, str, str]:
 
 
 def commands() -> Iterator[str]:
-    """Yields a table of the commands, and for each one what its `--help` says."""
-    rows = [(f"[`gpukern {name}`](#gpukern-{name})", summary) for name, summary in COMMANDS.items()]
-    yield _table(("command", "what it does"), rows)
+    """Yields of each command what its `--help` says."""
     for name in COMMANDS:
         parser = argparse.ArgumentParser(prog=f"gpukern {name}", allow_abbrev=False)
         importlib.import_module(f"pytest_gpukern.cli.{name}").declare(parser)
@@ -135,7 +133,7 @@ def columns() -> Iterator[str]:
 PAGES = {
     REFERENCE / "options.md": options,
     REFERENCE / "commands.md": commands,
-    REFERENCE / "report.md": columns,
+    REFERENCE / "columns.md": columns,
 }
 SCHEMA = REFERENCE / "files.schema.json"
 
