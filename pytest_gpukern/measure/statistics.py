@@ -19,7 +19,6 @@ from pytest_gpukern.values.result import Summary
 FEWEST_FOR_95_PERCENT = 6
 """The range of n samples covers the median with probability 1 − 2/2ⁿ: 93.8 % for five, 96.9 % for six."""
 
-BIMODAL = "bimodal"  # begins the note on samples that have two modes
 _MODE_SHARE = 0.15  # a mode holds at least this share of the samples
 _MODE_GAP = 2.0  # least gap between two modes, in standard deviations within a mode
 _MODE_DISTANCE = 7.0  # least distance of their medians, in standard deviations within a mode
@@ -68,13 +67,13 @@ def summarize(
             raise ValueError(f"sample {index} is {sample!r} ns: a time must be finite and not negative")
     ordered = sorted(samples)
     median, low, high = _median_interval(samples, ordered, batches, resolution_ns)
-    notes = (_few(len(ordered)), _bimodal(ordered, median, resolution_ns))
+    notes = {About.NOISE: _few(len(ordered)), About.MODES: _bimodal(ordered, median, resolution_ns)}
     return Summary(
         median_ns=median,
         low_ns=max(0.0, min(low, median - resolution_ns / 2)),
         high_ns=max(high, median + resolution_ns / 2),
         n=len(ordered),
-        notes=tuple(Note(text, About.NOISE) for text in notes if text is not None),
+        notes=tuple(Note(text, about) for about, text in notes.items() if text is not None),
     )
 
 
@@ -283,7 +282,7 @@ def _bimodal(ordered: Sequence[float], median: float, resolution_ns: float) -> s
     if statistics.median(slow) - statistics.median(fast) <= _MODE_DISTANCE * spread:
         return None
     below = 100 * (1 - statistics.median(fast) / statistics.median(slow))
-    return f"{BIMODAL}: {100 * len(fast) / n:.0f} % of the samples gather {below:.3g} % below the others"
+    return f"bimodal: {100 * len(fast) / n:.0f} % of the samples gather {below:.3g} % below the others"
 
 
 def at_widest_gap(ordered: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:

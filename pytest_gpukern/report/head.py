@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pytest_gpukern.findings.common_shift import LEAST, Compared, MachineVerdict, Shift, kernel_ratios, phrase
 from pytest_gpukern.findings.explain import ClockChange, other_machine, sm_clock_change
@@ -16,27 +16,21 @@ from pytest_gpukern.report import units
 from pytest_gpukern.values.difference import DEVICE, SAME_MACHINE, Difference
 from pytest_gpukern.values.result import Verdict
 
-_SINCE, _UNCHANGED = "since the record: ", "same libraries, driver and clocks"
-
 
 def head(compared: Sequence[Compared], shift: Shift | None, *, wrong: bool = False) -> list[str]:
     """Says what changed, whether outputs did, the common shift, and what changed beyond it, a sentence each.
 
     Where the machine is as it was recorded and there is no common shift, that is said if a time changed.
     """
-    changes, count = changes_since(compared), len(compared)
-    differences = [
-        f"{change}{f' ({n} of {count} cases)' * (n < count)}"
-        for change, n in changes.items()
-        if change.what != DEVICE  # the line about what the run was compared with names it
-    ]
+    changes = changes_since(compared)
+    differences = ", ".join(_but_the_card(changes, len(compared))) or "same libraries, driver and clocks"
     common = shift is not None and shift.common
     if not changes and not common:
         verdicts = [verdict for entry in compared for verdict in entry.result.verdicts.values()]
         return [SAME_MACHINE] if any(verdict.kind.row.changed for verdict in verdicts) else []
     outputs = _outputs(compared, wrong=wrong)
     texts = [
-        f"{_SINCE}{', '.join(differences) or _UNCHANGED}; {outputs}",
+        f"since the record: {differences}; {outputs}",
         f"times: {_times(compared, shift, [*changes])}",
     ]
     if shift is not None and common:
@@ -44,18 +38,25 @@ def head(compared: Sequence[Compared], shift: Shift | None, *, wrong: bool = Fal
     return texts
 
 
-def machine_as_recorded(shift: Shift | None, told: Sequence[str], *, other_card: bool) -> str:
-    """Says whether the machine is as recorded, and what differs: `almost: another card of the model`.
-
-    `told` is what `head` returned.
-    """
-    changes = [text.removeprefix(_SINCE).partition(";")[0] for text in told if text.startswith(_SINCE)]
-    parts = [*["another card of the model"] * other_card, *(text for text in changes if text != _UNCHANGED)]
+def machine_as_recorded(compared: Sequence[Compared], shift: Shift | None) -> str:
+    """Says whether the machine is as recorded, and what differs: `almost: another card of the model`."""
+    changes, count = changes_since(compared), len(compared)
+    other_card = any(change.what == DEVICE and n == count for change, n in changes.items())
+    parts = [*["another card of the model"] * other_card, *_but_the_card(changes, count)]
     moved = [*_moved(shift).values()] if shift is not None else []
     if shift is not None and shift.common:
         moved.insert(0, f"all kernels {percent(math.log(shift.ratio))}")
     answer = "no" if moved else "almost" if parts else "yes"
     return ": ".join(filter(None, (answer, ", ".join([*moved, *parts]))))
+
+
+def _but_the_card(changes: Mapping[Difference, int], count: int) -> list[str]:
+    """Returns what differs from the record; the line about what the run was compared with names the card."""
+    return [
+        f"{change}{f' ({n} of {count} cases)' * (n < count)}"
+        for change, n in changes.items()
+        if change.what != DEVICE
+    ]
 
 
 def _moved(shift: Shift) -> dict[str, str]:

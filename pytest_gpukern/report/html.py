@@ -30,7 +30,7 @@ from pytest_gpukern.findings.common_shift import MachineVerdict
 from pytest_gpukern.findings.trend import FEWEST_SESSIONS, SeriesKey, Trend, date_of, moment_of, since_when
 from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.ceilings import rate_of
-from pytest_gpukern.measure.statistics import BIMODAL, at_widest_gap
+from pytest_gpukern.measure.statistics import at_widest_gap
 from pytest_gpukern.package import __version__
 from pytest_gpukern.report import units
 from pytest_gpukern.report.conclusion import (
@@ -51,7 +51,6 @@ from pytest_gpukern.report.details import (
     observed,
     spent,
 )
-from pytest_gpukern.report.head import machine_as_recorded
 from pytest_gpukern.report.recorded import trends
 from pytest_gpukern.report.records import repeat
 from pytest_gpukern.report.rows import COLUMNS, COPY, FMA, ResultRow, chosen_text, nearest_ceiling, own_size
@@ -66,6 +65,7 @@ from pytest_gpukern.report.summary import (
 )
 from pytest_gpukern.values.garbage import gc_paused
 from pytest_gpukern.values.grouping import grouped
+from pytest_gpukern.values.note import About
 from pytest_gpukern.values.result import JsonDict, Measurement, OutputError, Result, sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
 from pytest_gpukern.values.verdict_table import STATES, VerdictKind, severity
@@ -236,7 +236,7 @@ class _RunData:
             "others": [(other.kind, other.cases, other.change, other.cause) for other in others(run)],
             "facts": _facts(run),
             "problems": run.problems,
-            "machine": _machine(run),
+            "machine": run.machine * (run.compared_with == BASELINE),
             "since": [text for text in since if text],
             "canaries": _canaries(run),
             "notes": [
@@ -338,7 +338,7 @@ class _RunData:
         result, summary, half = row.result, measurement.summary, measurement.summary.half_width
         verdict = result.verdicts.get(measurement.key)
         samples = [ns for ns in measurement.samples_ns if ns is not None and abs(ns) < _LARGEST]
-        humps = any(note.text.startswith(BIMODAL) for note in summary.notes)
+        humps = any(note.about is About.MODES for note in summary.notes)
         trend, changed = self.series.get((result.case.id, measurement.key)), row.judged.kind in _CHANGED
         step = trend.change if trend else ""
         return {
@@ -460,12 +460,6 @@ def _facts_of(result: Result) -> tuple[tuple[str, str], ...]:
         ("checked at", ", ".join(result.corners)),
     ]
     return tuple((label, text) for label, text in facts if text)
-
-
-def _machine(run: RunResults) -> str:
-    if run.compared_with != BASELINE or run.is_record or not run.history:
-        return ""
-    return machine_as_recorded(run.shift, run.since_record, other_card=run.on_another_card)
 
 
 def _canaries(run: RunResults) -> list[tuple[str, str, str, str]]:

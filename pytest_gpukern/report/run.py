@@ -128,6 +128,7 @@ class RunResults:
         history: test → its record, as far as a report shows it.
         shift: how the times of all compared results moved together; None where they are too few.
         since_record: what else all cases have in common since the record, a sentence each.
+        machine: whether the machine is as recorded, and what differs; empty where nothing was compared.
         compared_with: what verdicts are about, in words.
         heading: lines above the tables.
         closing: lines below them, with the commands that record and accept.
@@ -160,6 +161,7 @@ class RunResults:
     history: Mapping[str, Record] = field(default_factory=dict)
     shift: Shift | None = None
     since_record: Sequence[str] = ()
+    machine: str = ""
     compared_with: str = BASELINE
     heading: Sequence[str] = ()
     closing: Sequence[str | NextStep] = ()

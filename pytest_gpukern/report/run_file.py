@@ -104,5 +104,6 @@ class RunFile(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema
     problems: tuple[str, ...]
     duration_s: Figure | None
     spent_s: dict[str, Figure]
+    machine: str = ""
     unchanged: Unchanged | None = None
     voucher: Voucher | None = None

@@ -98,6 +98,7 @@ class Controller:
         self._history: dict[str, Record] = {}
         self._shift: Shift | None = None
         self._since_record: list[str] = []
+        self._machine = ""
         self._stale: list[ToPrune] = []
         self._finished = 0
         self._selected: dict[str, None] = {}
@@ -520,6 +521,7 @@ class Controller:
             history=self._history,
             shift=self._shift,
             since_record=self._since_record,
+            machine=self._machine,
             places=self._places,
             entries=self._entries,
             listed=self._listed,
@@ -546,7 +548,7 @@ class Controller:
         if not settings.benchmark or settings.baseline == "off":
             return
         from pytest_gpukern.findings.common_shift import Compared, shift_among
-        from pytest_gpukern.report.head import head
+        from pytest_gpukern.report.head import head, machine_as_recorded
         from pytest_gpukern.values.result import Correctness
 
         compared = []
@@ -565,6 +567,7 @@ class Controller:
         self._shift = shift_among(compared)
         wrong = any(result.correctness is Correctness.INCORRECT for result in self.results)
         self._since_record = head(compared, self._shift, wrong=wrong)
+        self._machine = machine_as_recorded(compared, self._shift) if compared else ""
 
     def _write_baselines(self) -> None:
         """Writes baselines. A file that cannot be written fails the run, and does not crash it."""

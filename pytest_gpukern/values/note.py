@@ -13,6 +13,8 @@ class About(enum.StrEnum):
     READER = "reader"
     """What somebody should see, and perhaps act on. Reports tell the others at length only."""
     NOISE = "noise"
+    MODES = "modes"
+    """Samples of two modes, of which the page of a case shows the humps."""
     TIMERS = "timers"
     LAUNCH_COST = "launch cost"
     SIZES = "sizes"

@@ -21,7 +21,7 @@ from pytest_gpukern.findings.fleet import judged, split_sessions
 from pytest_gpukern.report.conclusion import cards, headline
 from pytest_gpukern.report.fleet import FORMS, FleetReport, terminal
 from pytest_gpukern.report.run import RunResults, Skip
-from pytest_gpukern.values.note import Note
+from pytest_gpukern.values.note import About, Note
 
 if not os.environ.get("GPUKERN_NEEDS_BROWSER"):
     pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -221,7 +221,7 @@ def test_a_case_has_what_its_reader_needs(show, run):
 def test_a_case_shows_its_level_since_when_the_recorded_level_and_two_humps(show):
     samples = [1e3 + i % 3 for i in range(30)] + [1.1e3 + i % 3 for i in range(60)]
     timed = structs.replace(made_up_results.measured(1.1e3), samples_ns=tuple(samples))
-    noted = structs.replace(timed.summary, notes=(Note("bimodal: 33 % of the samples"),))
+    noted = structs.replace(timed.summary, notes=(Note("33 % of the samples", About.MODES),))
     slower = made_up_results.verdict("SLOWER", 1.1)
     case = made_up_results.result("cupy.exp", structs.replace(timed, summary=noted), verdicts=[slower])
     days = [made_up_times.recorded(1000 + n, recorded=f"2026-11-0{n}", session=f"s{n}") for n in range(1, 9)]

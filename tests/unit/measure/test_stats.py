@@ -120,7 +120,7 @@ def shuffled(usual, odd, odd_ns):
 )
 def test_modes_are_told_from_a_size_on(samples, resolution_ns, notes):
     summary = summarize(samples, resolution_ns=resolution_ns)
-    assert list(summary.notes) == [Note(text, About.NOISE) for text in notes]
+    assert list(summary.notes) == [Note(text, About.MODES) for text in notes]
     assert summary.n == len(samples), "odd samples stay in"
     smaller = summarize([ns / 2**30 for ns in samples], resolution_ns=resolution_ns / 2**30)
     assert smaller.notes == summary.notes, "no size is absolute"

@@ -127,17 +127,19 @@ def test_a_shift_that_only_half_of_the_times_share_is_said_to_be_none():
 
 
 def test_the_machine_is_as_recorded_almost_or_not_and_what_differs_is_named():
-    def answer(*entries, other_card=False):
-        return machine_as_recorded(shift_among(entries), lines(*entries), other_card=other_card)
+    def answer(*entries):
+        return machine_as_recorded(entries, shift_among(entries))
 
     shifted = {name: 1.03 * ns for name, ns in CANARIES.items()}
-    slow = [compared(1.03, canaries=shifted, fingerprint=UPGRADED) for _ in range(9)]
+    there = structs.replace(UPGRADED, device_uuid="GPU-9")
+    slow = [compared(1.03, canaries=shifted, fingerprint=there) for _ in range(9)]
     upgraded = [compared(fingerprint=UPGRADED) for _ in range(9)]
     assert answer(*[compared() for _ in range(8)]) == answer() == "yes"
-    assert answer(*[compared() for _ in range(8)], other_card=True) == "almost: another card of the model"
+    other = structs.replace(BEFORE, device_uuid="GPU-9")
+    assert answer(*[compared(fingerprint=other) for _ in range(8)]) == "almost: another card of the model"
     assert answer(*upgraded).startswith("almost: driver 580.65.06 → 590.10, CUDA")
     no = "no: all kernels +3.0 %, another card of the model, driver"
-    assert answer(*slow, other_card=True).startswith(no)
+    assert answer(*slow).startswith(no)
     recorded = past(*[session(canaries={"copy": ns}) for ns in (1e5, 1.001e5, 0.999e5, 1e5)])
     moved = [compared(recorded=recorded, canaries={"copy": 1.05e5}) for _ in range(8)]
     assert answer(*moved) == "no: copy +5.0 %"
