@@ -352,7 +352,8 @@ class OpenedFiles:
         modules, objects = frozenset(sys.modules), frozenset(map(os.fsdecode, mapped))
         files = (getattr(sys.modules.get(name), "__file__", None) for name in modules - self._modules)
         for file in (*files, *(objects - self._objects)):
-            if isinstance(file, str) and not _is_installed(file):
+            # Python loads by absolute paths; PyTorch gives names alone to modules that no file holds.
+            if isinstance(file, str) and file.startswith("/") and not _is_installed(file):
                 path = self.project.path_of(file)
                 if not (path.startswith("/") and _GENERATED.search(path)):
                     yield path

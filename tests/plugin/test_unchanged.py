@@ -48,6 +48,11 @@ LOADED = {
     "by_path": (f"import runpy\n{READS}", "runpy.run_path(str(TOP / 'scripts/run.py'))", "scripts/run.py"),
     "linked": ("import link.module", "pass", "far/away/module.py"),
     "more_data": (READS, "[p.read_text() for p in (TOP / 'many').glob('*')]", "many/b.csv", "many/a.csv"),
+    "made": (  # as torch.classes
+        "import sys, types\nsys.modules['made'] = made = types.ModuleType('made')\nmade.__file__ = '_made.py'",
+        "import maker",
+        "maker.py",
+    ),
     "declared": ("", "pass", "declared/deep/new.csv", "declared/a.csv"),
 }
 """Way of loading → a folder of tests that loads so."""
