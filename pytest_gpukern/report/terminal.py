@@ -122,7 +122,7 @@ def _card(card: FailureCard, width: int, most: int | None) -> list[Line]:
 
     if card.change is not None:
         threshold = f", threshold {units.share(card.threshold)}" if card.threshold else ""
-        text = f"{_INDENT}{card.scope:<{_LABEL}}{card.change}{threshold}"
+        text = f"{_INDENT}{card.scope:<{_LABEL - 1}} {card.change}{threshold}"
         lines.append(Line(text, markup, (card.change.percent,)))
         say("", [card.change.of_limit])
     else:

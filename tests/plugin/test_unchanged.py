@@ -49,7 +49,7 @@ LOADED = {
     "linked": ("import link.module", "pass", "far/away/module.py"),
     "more_data": (READS, "[p.read_text() for p in (TOP / 'many').glob('*')]", "many/b.csv", "many/a.csv"),
     "made": (  # as torch.classes
-        "import sys, types\nsys.modules['made'] = made = types.ModuleType('made')\nmade.__file__ = '_made.py'",
+        "import sys\nmade = sys.modules['made'] = type(sys)('made')\nmade.__file__ = '_made.py'",
         "import maker",
         "maker.py",
     ),

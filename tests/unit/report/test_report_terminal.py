@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
-from made_up_results import result
+import pytest
+from made_up_results import measured, result, verdict
 
-from pytest_gpukern.report.run import RunResults, Skip
+from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.report.terminal import render, skip_lines
+from pytest_gpukern.values.result import GateFailure
 
 SKIPS = [
     Skip(f"a/numba.v{i}/n=1", reason.format(i), *kind)
@@ -35,3 +37,11 @@ def test_the_report_ends_with_the_last_line_and_a_run_without_anything_has_none(
     lines = render(RunResults([result()], skips=[Skip("x", "no GPU")]), width=120)
     assert lines[-1].text == "gpukern: 1 passed, 1 skipped (no GPU)"
     assert render(RunResults(), width=120) == []
+
+
+@pytest.mark.parametrize("scope", ["kernel   ", "end_to_end"])
+def test_a_slower_time_stands_apart_from_its_scope(scope):
+    slower = result("a.b", measured(scope=scope.strip()), verdicts=[verdict("SLOWER", 1.1)])
+    why = GateFailure("SLOWER", "it grew", slower.measurements[0].key)
+    run = RunResults([slower], failures={slower.nodeid: Failure(str(why), (why,))})
+    assert any(line.text.startswith(f"  {scope} 44.2 → 48.6 µs") for line in render(run, width=120))
