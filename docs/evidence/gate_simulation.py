@@ -27,6 +27,7 @@ from pytest_gpukern.gate.judge import (
     confirm_paired,
     judge,
     judge_paired,
+    may_be_slower,
     shared_spread_of_pairs,
 )
 from pytest_gpukern.gate.spread import shared_spread, spread_key
@@ -312,8 +313,14 @@ def _run_of_pairs(samples: Any, pairs: int, change: float, threshold: float) -> 
 def verdict_of_pairs(
     case: Sequence[Pair], first: int, threshold: float, shared: SharedSpread | None
 ) -> Verdict:
-    """Returns the verdict of the first pairs; if they raise a suspicion, that of looks at the others."""
+    """Returns the verdict of the first pairs; if they raise a suspicion, that of looks at the others.
+
+    Two more are first ones, too, if they leave open a time that may be slower.
+    """
     verdict = judge_paired(case[:first], threshold=threshold, shared=shared)
+    if may_be_slower(verdict):
+        first += FRESH_PAIRS
+        verdict = judge_paired(case[:first], threshold=threshold, shared=shared)
     for taken in range(first + FRESH_PAIRS, len(case) + 1, FRESH_PAIRS):
         if not verdict.suspected:
             break

@@ -140,6 +140,10 @@ class Conclusion(Ending):
         return any(verdict.suspected for verdict in self.verdicts.values())
 
     @property
+    def may_be_slower(self) -> bool:
+        return any(map(judge.may_be_slower, self.verdicts.values()))
+
+    @property
     def confirmed(self) -> bool:
         again = any(session.role is SessionRole.CONFIRMING for session in self.sessions)
         return again and self.result is not None and confirmed_slower(self.result)

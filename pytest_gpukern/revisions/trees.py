@@ -92,6 +92,7 @@ class Turns:
     ) -> dict[str, Conclusion]:
         """Measures the tests in `pairs` sessions of each side, judges them and confirms what looks slower.
 
+        What these leave open and may be slower has two pairs more, and is judged by all of them.
         With `asks`, what does the same on both sides is only asked. With `by_work`, a time that is open is
         SAME CODE if its work is the same. If the run is stored, a session of what is slower is added, so that
         an epoch accepted from its file gates. It raises as `take` does.
@@ -99,7 +100,7 @@ class Turns:
         left = self.ask([*self.thresholds]) if asks else [*self.thresholds]
         if left:
             self.take(left, pairs, then=BOTH)
-        first, cases = len(self.base), self.cases(self.thresholds)
+        cases = self.cases(self.thresholds)
         spreads = judging.shared_spreads(cases.values())
         for name in left if by_work else ():
             measured = judging.same_times(cases[name], self.thresholds[name])[0]
@@ -112,13 +113,20 @@ class Turns:
         }
         conclusions = {nodeid: judging.conclude(case, rules[nodeid]) for nodeid, case in cases.items()}
         most, still = max(MOST_FRESH_PAIRS, pairs), ""
-        while suspects := [nodeid for nodeid, conclusion in conclusions.items() if conclusion.suspected]:
-            last = len(self.base) - first + FRESH_PAIRS >= most
-            why = f" for {len(suspects)} {still}suspected to be slower"
-            self.take(suspects, FRESH_PAIRS, why, then=(False,) if last else BOTH)
-            for nodeid, again in self.cases(suspects, since=first).items():
-                conclusions[nodeid] = judging.confirm(conclusions[nodeid], again, rules[nodeid], last=last)
-            still = "still "
+        fresh_from = dict.fromkeys(conclusions, len(self.base))
+        left_open = {nodeid for nodeid, conclusion in conclusions.items() if conclusion.may_be_slower}
+        while again := [name for name, of in conclusions.items() if of.suspected or name in left_open]:
+            last = {name: len(self.base) - fresh_from[name] + FRESH_PAIRS >= most for name in again}
+            ends = not left_open and all(last.values())
+            why = f" for {len(again)} that {still}may be slower"
+            self.take(again, FRESH_PAIRS, why, then=(False,) if ends else BOTH)
+            for name in again:
+                (case,) = self.cases([name], since=0 if name in left_open else fresh_from[name]).values()
+                if name in left_open:
+                    conclusions[name], fresh_from[name] = judging.conclude(case, rules[name]), len(self.base)
+                else:
+                    conclusions[name] = judging.confirm(conclusions[name], case, rules[name], last=last[name])
+            left_open, still = set(), "still "
         slower = [nodeid for nodeid, conclusion in conclusions.items() if conclusion.confirmed]
         if slower and is_stored:
             before, what = len(self.head), f"one more session for {len(slower)} confirmed to be slower"

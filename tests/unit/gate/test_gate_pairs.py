@@ -16,6 +16,7 @@ from pytest_gpukern.gate.judge import (
     FALSE_ALARMS_OF_PAIRS,
     confirm_paired,
     judge_paired,
+    may_be_slower,
     shared_spread_of_pairs,
 )
 from pytest_gpukern.gate.spread import SharedSpread
@@ -129,6 +130,22 @@ def test_a_pair_that_was_not_slower_confirms_nothing(percent):
     found = looked_at(pairs(*[30] * 20, percent), shared=SharedSpread(0.05, 200.0, cases=300))
     assert found.kind is UNDECIDED
     assert "not every fresh session was slower than its base" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("percents", "changes", "may"),
+    [
+        ((1, 9), {}, True),
+        ((-0.1, 9), {}, False),  # not each was slower
+        ((0.5, 3), {}, False),  # less than the threshold on average
+        ((5, 5.2), {}, False),  # suspected already
+        ((1, 9), {"gates": False}, False),
+        ((1, 9), {"others_share": 0.5}, False),  # more pairs beside other programs would say no more
+    ],
+)
+def test_what_two_pairs_leave_open_may_be_slower_if_each_was(percents, changes, may):
+    found = structs.replace(judged(pairs(*percents)), **changes)
+    assert may_be_slower(found) is may
 
 
 host_pairs = functools.partial(pairs, key=HOST)
