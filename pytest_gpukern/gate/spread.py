@@ -134,15 +134,16 @@ def case_spread(variance: float, dof: int, shared: SharedSpread, *, floor: float
 
     A case does not fit the suite, and keeps its own variance, if s²/s0² lies above the 95 % quantile of F
     with ν and d0 degrees of freedom, as in most cases with two modes, or below the 1 % quantile. Here s²
-    is `variance`, ν is `dof`, and `floor` is the variance that the timer alone causes.
+    is `variance`, and ν is `dof`. Neither s² nor s0² is less than `floor`, the variance that the timer alone
+    causes: it is known, so it makes no case unlike the others.
     """
-    variance = max(variance, floor)
+    variance, usual = max(variance, floor), max(shared.s0**2, floor)
     if dof:
-        place = fisher_cdf(variance / shared.s0**2, dof, shared.d0)
+        place = fisher_cdf(variance / usual, dof, shared.d0)
         if place > _DOES_NOT_BELONG or place < _TOO_QUIET:
             return CaseSpread(variance, dof, alone=True)
-    shrunk = (shared.d0 * shared.s0**2 + dof * variance) / (shared.d0 + dof)
-    return CaseSpread(max(shrunk, floor), shared.d0 + dof)
+    shrunk = (shared.d0 * usual + dof * variance) / (shared.d0 + dof)
+    return CaseSpread(shrunk, shared.d0 + dof)
 
 
 def _of_group(timer: str, group: Sequence[Sequence[SessionTime]]) -> SharedSpread:

@@ -87,6 +87,7 @@ FOUR = SharedSpread(0.01, 4.0, cases=30)
     [
         ((-0.01, 0, 0.01), FOUR, 0.0, 0.01 / math.sqrt(3), 1.943),  # on 4 + 2 degrees of freedom
         ((0, 0), FOUR, 5e3 * math.sqrt(2), 0.01 / math.sqrt(2), 2.015),  # 4 + 1; both sides have the jitter
+        ((0, 0), FOUR, 5e4 * math.sqrt(2), 0.1 / math.sqrt(2), 2.015),  # the same where it is far above s0
         ((-0.007, 0.007), None, 0.0, 0.007, 2.015),  # assumed: that of CUPTI's sessions times √2
     ],
 )

@@ -156,7 +156,7 @@ def test_a_case_far_from_the_suite_is_left_to_itself(ratio, alone):
 
 def test_one_session_has_the_suites_spread_and_nothing_is_below_the_timers_own():
     assert case_spread(0.0, 0, SUITE).variance == pytest.approx(0.01**2)
-    assert case_spread(0.0, 0, SUITE, floor=0.03**2).variance == 0.03**2
+    assert case_spread(0.0, 0, SUITE, floor=0.03**2).variance == pytest.approx(0.03**2)
     assert case_spread(0.0, 4, SUITE, floor=0.01**2).variance == pytest.approx(0.01**2)
 
 
