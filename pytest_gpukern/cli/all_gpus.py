@@ -38,7 +38,7 @@ from pytest_gpukern.report.fleet import FleetReport, terminal
 from pytest_gpukern.report.fleet_files import figures_of, write_run
 from pytest_gpukern.report.layout import wrapped
 from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.session.arguments import Token, is_for_children, known_options, tokenized
+from pytest_gpukern.session.arguments import KnownOption, tokenized
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.untrusted_json import FileError
@@ -53,33 +53,15 @@ def validate_all_gpus(request: ValidateOptions) -> int:
     """Validates all visible GPUs of the first one's model; returns the exit status."""
     recording = "records a case once, on one GPU; --gpukern-baseline=append records every GPU"
     request.refuse_unless(("compare", "append", "off"), recording)
-    tokens = _tokens(request.options)
-    for token in tokens:
-        if "--junitxml" in token.option.names:
-            own = "each GPU has a pytest of its own, and all would write this file"
-            raise UsageError(f"{token.written[0]}: {own}. {REPORT}=FILE writes a file for each")
-    further = [argument for token in tokens if is_for_children(token.option) for argument in token.written]
+    if junit := [each for each in request.options if each.startswith(("--junitxml", "--junit-xml"))]:
+        own = "each GPU has a pytest of its own, and all would write this file"
+        raise UsageError(f"{junit[0]}: {own}. {REPORT}=FILE writes a file for each")
     try:
         with open_nvml() as nvml:
             host = _Host.of(request, nvml)
-        return _record(host) if request.baseline == "append" else _HostValidation(host, further).run()
+        return _record(host) if request.baseline == "append" else _HostValidation(host).run()
     except (NvmlUnavailable, DeviceError, FileError) as error:
         raise exits.RefusedError(error) from error
-
-
-def _tokens(options: Sequence[str]) -> list[Token]:
-    """Returns the options as pytest reads them, with the plugins that it would load."""
-    from _pytest.config import get_config
-
-    config = get_config()
-    config.pluginmanager.load_setuptools_entrypoints("pytest11")
-    config.pluginmanager.consider_env()
-    if not config.pluginmanager.has_plugin("gpukern"):
-        config.pluginmanager.import_plugin("pytest_gpukern.plugin")
-    try:
-        return tokenized(options, known_options(config))[0]
-    except ValueError as error:
-        raise UsageError(error) from error
 
 
 @dataclass(frozen=True)
@@ -159,10 +141,9 @@ def _record(host: _Host) -> int:
 
 @dataclass
 class _HostValidation:
-    """Validates the GPUs of a host; `further` are pytest's options in all rounds but the first."""
+    """Validates the GPUs of a host."""
 
     host: _Host
-    further: Sequence[str]
     statuses: list[int] = field(default_factory=list)
     figures: list[CardFigures] = field(default_factory=list)
 
@@ -197,8 +178,10 @@ class _HostValidation:
     def _again(self, what: str, uuids: Sequence[str], tests: Set[str]) -> None:
         """Measures tests again in fresh processes, without judging."""
         begun = time.monotonic()
+        # What fails the first round may need records, and these rounds have none.
+        _, options = tokenized(self.host.request.options, [KnownOption(("--gpukern-fail-on",), None)])
         try:
-            self._round([*self.further, *_UNJUDGED], uuids, sorted(tests))
+            self._round([*options, *_UNJUDGED], uuids, sorted(tests))
         except NoRunError as error:
             raise DeviceError(f"{error}, so the GPUs were not compared") from error
         _say(f"{what}: {units.counted(len(tests), 'test')}, {units.duration(time.monotonic() - begun)}")
