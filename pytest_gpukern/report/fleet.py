@@ -314,12 +314,12 @@ def _context(model: Model) -> str:
 def _other_versions(cards: Iterable[Card]) -> list[str]:
     """Returns what cards have in another version than most: `numba 0.67 on node1 GPU 0 (most: 0.68)`."""
     on = grouped((pair, card) for card in cards if card.model for pair in card.versions)
-    by_name = grouped((name, (version, cards)) for (name, version), cards in on.items())
-    lines = []
-    for name, of in by_name.items():
-        *others, (usual, _) = sorted(of, key=lambda pair: len(pair[1]))
-        lines += [f"{name} {version} on {units.named(cards)} (most: {usual})" for version, cards in others]
-    return lines
+    usual = dict(sorted(on, key=lambda pair: len(on[pair])))  # name → version; the commonest comes last
+    return [
+        f"{name} {version} on {units.named(cards)} (most: {usual[name]})"
+        for (name, version), cards in on.items()
+        if version != usual[name]
+    ]
 
 
 def _of_change(change: FleetChange) -> Iterator[str]:
