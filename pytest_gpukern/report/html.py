@@ -173,11 +173,6 @@ def _table(entries: Iterable[JsonDict]) -> JsonDict:
     return {"names": list(rows[0]) if rows else [], "rows": [list(row.values()) for row in rows]}
 
 
-def _numbers() -> defaultdict[Any, int]:
-    """Returns a dict that gives each new key the next number, from 0 on."""
-    return defaultdict(itertools.count().__next__)
-
-
 def _columns() -> list[tuple[str, str]]:
     """Returns each heading of a column with what it means, as the documentation has them."""
     lines = _file("columns.md").splitlines()
@@ -186,13 +181,12 @@ def _columns() -> list[tuple[str, str]]:
 
 
 def _trends(series: Mapping[SeriesKey, Trend]) -> JsonDict:
-    """Returns each series that is long enough for steps, and the moments of its points, once."""
-    moments = _numbers()
-    table = _table(
+    """Returns each series that is long enough for steps."""
+    return _table(
         {
             "case": case_id,
             "scope": key.partition("/")[0],
-            "points": tuple(moments[_moment(date_of(at))] for at in trend.points),
+            "moments": tuple(_moment(date_of(at)) for at in trend.points),
             "ns": trend.times_ns,
             "levels": trend.levels,
             "change": trend.change,
@@ -200,7 +194,6 @@ def _trends(series: Mapping[SeriesKey, Trend]) -> JsonDict:
         for (case_id, key), trend in series.items()
         if len(trend.points) >= FEWEST_SESSIONS
     )
-    return {"moments": list(moments), "series": table}
 
 
 # --- a run ----------------------------------------------------------------------------------------
@@ -215,8 +208,8 @@ class _RunData:
         self.shared = {problem.name: problem.shared for problem in problems}
         self.named = Counter(result.case.id for result in self.results)
         self.places = {id(result): place for place, result in enumerate(self.results)}
-        # What many entries share crosses once; they have its number, in the order in which things come.
-        self.points, self.moments, self.cards, self.launched = (_numbers() for _ in range(4))
+        # What was launched crosses once; a line has its number, in the order in which things come.
+        self.launched = defaultdict[tuple[str, ...], int](itertools.count().__next__)
 
     def json(self) -> JsonDict:
         run = self.run
@@ -248,8 +241,6 @@ class _RunData:
             "skips": skip_texts(run.skips),
             "shared": [(problem, sizes_text(sizes)) for problem, sizes in self.shared.items()],
             "ceilings": _ceilings(run),
-            "moments": list(self.moments),
-            "cards": list(self.cards),
             "launched": list(self.launched),
             "error_titles": _ERROR_TITLES,
             "kernel_titles": ["Name", *LAUNCH_TITLES],
@@ -299,7 +290,6 @@ class _RunData:
             "interval": units.change_interval(verdict.ratio_low, verdict.ratio_high) if verdict else "",
             "intensity": flops / traffic if on_roof and flops and traffic else None,
             "flop_s": units.per_second(flops, ns) if on_roof and traffic else None,
-            "group": self.points[result.case.problem, repr(result.case.point)],
         }
 
     def _case(self, result: Result, rows: Sequence[ResultRow]) -> JsonDict:
@@ -359,8 +349,7 @@ class _RunData:
     def _sessions(self, result: Result, measurement: Measurement) -> tuple[tuple[Any, ...], ...]:
         """Returns the recorded sessions, oldest first, then the run's.
 
-        Each has moment and card, by number, its epoch or what it was measured for, the median and the ends
-        of its interval.
+        Each has moment, card, its epoch or what it was measured for, the median and the ends of its interval.
         """
         run, key = self.run, measurement.key
         sessions: list[tuple[datetime | str, str | None, int | str, Measurement]] = [
@@ -372,7 +361,7 @@ class _RunData:
             if time is not None and time.invalid is None:
                 sessions.append((run.created, session.device, session.role.value, time))
         return tuple(
-            (self.moments[_moment(moment)], self._card(card), of, *_TIMES(time))
+            (_moment(moment), card.removeprefix("GPU-")[:8] if card else None, of, *_TIMES(time))
             for moment, card, of, time in sessions
             if (ns := time.summary.median_ns) is not None and abs(ns) < _LARGEST
         )
@@ -383,9 +372,6 @@ class _RunData:
             return None
         rows = ((*line.cells, self.launched[line.name, *launch_cells(line.kernel)]) for line in work.lines)
         return work.title, tuple(rows), work.notes
-
-    def _card(self, uuid: str | None) -> int | None:
-        return self.cards[uuid.removeprefix("GPU-")[:8]] if uuid else None
 
 
 # --- samples --------------------------------------------------------------------------------------
