@@ -158,17 +158,11 @@ _SWITCHES = {
 
 
 def _environment(machine: Machine) -> Iterator[Advice]:
-    environ = machine.environ
     for variable, text in _SWITCHES.items():
-        value = environ.get(variable, "")
+        value = machine.environ.get(variable, "")
         if value.strip() not in ("", "0"):
             text = f"{variable}={value}: {text}"
             yield Advice(Severity.WARNING, "environment", text, "unset it where you check or measure")
-    hidden = [gpu for gpu in machine.gpus if not gpu.visible]
-    if hidden and len(hidden) < len(machine.gpus):
-        chosen, count = environ.get("CUDA_VISIBLE_DEVICES"), len(machine.gpus)
-        text = f"CUDA_VISIBLE_DEVICES={chosen} leaves {count - len(hidden)} of {count} GPUs"
-        yield Advice(Severity.NOTE, "environment", text)
 
 
 def _each_gpu(machine: Machine) -> Iterator[Advice]:
