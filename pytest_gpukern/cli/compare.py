@@ -178,17 +178,9 @@ def _compared(
             failed[result.nodeid] = Failure(result.diagnosis or "wrong outputs")
         elif reasons := failures(result, fail_on):
             failed[result.nodeid] = Failure(str(reasons[0]), tuple(reasons))
-    return RunResults(
-        results,
-        sessions,
-        failures=failed,
-        compared_with=named,
-        heading=_differences(results, a) or ["measured with the same device, driver and libraries"],
-        created=run.created,
-        version=run.version,
-        name=run.name,
-        record_of=run.record_of,
-    )
+    heading = _differences(results, a) or ["measured with the same device, driver and libraries"]
+    alone = dataclasses.replace(run.only(""), results=results, sessions=sessions, failures=failed, history={})
+    return dataclasses.replace(alone, compared_with=named, heading=heading)
 
 
 def _verdict(
