@@ -207,12 +207,8 @@ def _modes(gpu: Gpu) -> Iterator[_Found]:
         text = f"MIG is {_on(record.mig_enabled)} and will be {_on(setup.mig_pending)} after a reset"
         yield Severity.WARNING, text, "reset it: nvidia-smi -r -i {index}"
     if record.mig_enabled and not record.mig_instances:
-        text = "MIG is on and there is no instance, so that nothing can run"
-        yield (
-            Severity.ERROR,
-            text,
-            "nvidia-smi mig -cgi PROFILE -C -i {index}, or nvidia-smi -mig 0 -i {index}",
-        )
+        remedy = "nvidia-smi mig -cgi PROFILE -C -i {index}, or nvidia-smi -mig 0 -i {index}"
+        yield Severity.ERROR, "MIG is on and there is no instance, so that nothing can run", remedy
     limit, default = gpu.limits.power_w, setup.default_power_w
     if limit is not None and default is not None and limit < default:
         text = f"the power limit is {limit:g} W, below its own {default:g} W: heavy kernels clock down"

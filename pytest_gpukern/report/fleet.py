@@ -33,19 +33,13 @@ _UNEXPLAINED = (
 )
 _FASTER = "see whether its clocks or power limit are set otherwise: nvidia-smi -q -d CLOCK,POWER -i {index}"
 _NOT_YET = ", not confirmed yet"
+_OF_TWO = ". Two cards do not tell which of them is off: no physical cause says it"
+_OF_ONE_CLASS = ", but in one class and without a physical cause, so not called slow"
 _PEERS, _BEFORE = "its peers", "before, beside its peers"
 _TELLS = {
     CardVerdict.SLOW: (Kind.SLOW, "", _UNEXPLAINED),
-    CardVerdict.ONE_OF_TWO: (
-        Kind.SLOW,
-        ". Two cards do not tell which of them is off: no physical cause says it",
-        _UNEXPLAINED,
-    ),
-    CardVerdict.ONE_CLASS: (
-        Kind.NOTED,
-        ", but in one class and without a physical cause, so not called slow",
-        "",
-    ),
+    CardVerdict.ONE_OF_TWO: (Kind.SLOW, _OF_TWO, _UNEXPLAINED),
+    CardVerdict.ONE_CLASS: (Kind.NOTED, _OF_ONE_CLASS, ""),
     CardVerdict.SUSPECTED: (Kind.SUSPECTED, _NOT_YET, ""),
     CardVerdict.FASTER: (Kind.NOTED, "", _FASTER),
 }

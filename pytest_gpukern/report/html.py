@@ -32,25 +32,7 @@ from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.ceilings import rate_of
 from pytest_gpukern.measure.statistics import BIMODAL, at_widest_gap
 from pytest_gpukern.package import __version__
-from pytest_gpukern.report import units
-from pytest_gpukern.report.conclusion import (
-    FailureCard,
-    cards,
-    context,
-    headline,
-    others,
-    times_before_and_now,
-)
-from pytest_gpukern.report.details import (
-    LAUNCH_TITLES,
-    WORK_TITLES,
-    Breakdown,
-    breakdown,
-    compiled,
-    launch_cells,
-    observed,
-    spent,
-)
+from pytest_gpukern.report import conclusion, details, units
 from pytest_gpukern.report.head import machine_as_recorded
 from pytest_gpukern.report.recorded import trends
 from pytest_gpukern.report.records import repeat
@@ -216,17 +198,17 @@ class _RunData:
         by_result = grouped((id(row.result), row) for row in self.rows)
         remarks = remarks_on(self.rows)
         since = *map(str.strip, run.heading), *run.since_record, false_alarms(run.results), time_spent(run)
-        failed = cards(run, self.series)
+        failed = conclusion.cards(run, self.series)
         return {
             "cases": _table(self._case(result, by_result[id(result)]) for result in self.results),
             "scopes": _table(self._scope(row, row.timed) for row in self.rows if row.timed),
             "rows": _table(map(self._row, self.rows)),
             "name": run.record_of or f"{_moment(run.created)}, {_device(run)}",
-            "headline": headline(run, failed),
-            "context": context(run),
+            "headline": conclusion.headline(run, failed),
+            "context": conclusion.context(run),
             "verdict": totals(run),
             "failures": [self._card_of(card) for card in failed],
-            "others": [(other.kind, other.cases, other.change, other.cause) for other in others(run)],
+            "others": [(of.kind, of.cases, of.change, of.cause) for of in conclusion.others(run)],
             "facts": _facts(run),
             "problems": run.problems,
             "machine": _machine(run),
@@ -243,14 +225,14 @@ class _RunData:
             "ceilings": _ceilings(run),
             "launched": list(self.launched),
             "error_titles": _ERROR_TITLES,
-            "kernel_titles": ["Name", *LAUNCH_TITLES],
+            "kernel_titles": ["Name", *details.LAUNCH_TITLES],
             "work_titles": _WORK_TITLES,
         }
 
     def _places(self, results: Iterable[Result | None]) -> list[int]:
         return [self.places[id(result)] for result in results if result is not None]
 
-    def _card_of(self, card: FailureCard) -> JsonDict:
+    def _card_of(self, card: conclusion.FailureCard) -> JsonDict:
         """Returns a failure with what it is called here, and with the places of its cases."""
         texts = ("kind", "name", "sizes", "scope", "what", "since", "why", "repeat", "accept", "advice")
         change = card.change
@@ -269,7 +251,8 @@ class _RunData:
         traffic, flops = (getattr(measurement, name, None) for name in ("traffic_bytes", "flops"))
         reached, limit = nearest_ceiling(row.shares) or ("", "")
         on_roof = measurement is not None and measurement.scope == "kernel" and result.case.on_gpu
-        sides = times_before_and_now(self.run, result, measurement.key) if measurement and verdict else None
+        key = measurement.key if measurement and verdict else ""
+        sides = conclusion.times_before_and_now(self.run, result, key)
         return {
             "case": self.places[id(result)],
             "scope": time.scope if time else "",
@@ -286,7 +269,7 @@ class _RunData:
             "change": units.change(verdict.ratio) if verdict and verdict.ratio else "",
             "way": units.way(*sides) if sides else "",
             "sides": sides,
-            "spent": spent(result, measurement) if measurement else "",
+            "spent": details.spent(result, measurement) if measurement else "",
             "interval": units.change_interval(verdict.ratio_low, verdict.ratio_high) if verdict else "",
             "intensity": flops / traffic if on_roof and flops and traffic else None,
             "flop_s": units.per_second(flops, ns) if on_roof and traffic else None,
@@ -315,11 +298,11 @@ class _RunData:
             "told": tuple(footnotes),
             "errors": tuple(_error(name, error) for name, error in result.errors.items()),
             "kernels": tuple(
-                (name, *launch_cells(kernel))
-                for name, kernel in (*((kernel.name, kernel) for kernel in result.kernels), *compiled(result))
+                (name, *details.launch_cells(kernel))
+                for name, kernel in (*((of.name, of) for of in result.kernels), *details.compiled(result))
                 if not seen
             ),
-            "observed": tuple(observed(result)),
+            "observed": tuple(details.observed(result)),
             "epochs": tuple((_moment(epoch.opened), epoch.reason or "") for epoch in epochs),
         }
 
@@ -343,7 +326,7 @@ class _RunData:
             "since": since_when(result, self.run.history.get(result.nodeid), trend) if changed else step,
             "distribution": distribution(samples, humps=humps),
             "sessions": self._sessions(result, measurement),
-            "work": self._work(breakdown(result, measurement)),
+            "work": self._work(details.breakdown(result, measurement)),
         }
 
     def _sessions(self, result: Result, measurement: Measurement) -> tuple[tuple[Any, ...], ...]:
@@ -366,11 +349,12 @@ class _RunData:
             if (ns := time.summary.median_ns) is not None and abs(ns) < _LARGEST
         )
 
-    def _work(self, work: Breakdown | None) -> tuple[str, tuple[object, ...], tuple[str, ...]] | None:
+    def _work(self, work: details.Breakdown | None) -> tuple[str, tuple[object, ...], tuple[str, ...]] | None:
         """Returns title, rows and notes; a row ends with the number of what was launched."""
         if work is None:
             return None
-        rows = ((*line.cells, self.launched[line.name, *launch_cells(line.kernel)]) for line in work.lines)
+        launched = [(line.name, *details.launch_cells(line.kernel)) for line in work.lines]
+        rows = ((*line.cells, self.launched[of]) for line, of in zip(work.lines, launched, strict=True))
         return work.title, tuple(rows), work.notes
 
 
@@ -493,5 +477,5 @@ def _error(name: str, error: OutputError) -> tuple[str, ...]:
     return (name, *counts, *sizes, error.determinism or "")
 
 
-_WORK_TITLES = (*((title, True) for title in WORK_TITLES), "Name", *LAUNCH_TITLES)
+_WORK_TITLES = (*((title, True) for title in details.WORK_TITLES), "Name", *details.LAUNCH_TITLES)
 """Columns of figures stand to the right."""
