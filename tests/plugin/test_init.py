@@ -121,6 +121,9 @@ def test_the_file_of_a_folder_above_counts_as_it_does_for_pytest(project, monkey
     assert cli.main(["init"]) == 1
     assert files(project / "part").keys() == WRITTEN
     assert f"Add to {project / 'pytest.ini'}, below [pytest]:" in capsys.readouterr().out
+    project.joinpath("pytest.ini").rename(project / "pyproject.toml").write_text("[project]\n")
+    assert cli.main(["init"]) == 0, "that file has no options of pytest"
+    assert files(project / "part").keys() == WRITTEN | {"pyproject.toml"}
 
 
 @pytest.mark.parametrize(

@@ -75,22 +75,17 @@ def test_a_healthy_machine_has_nothing_to_complain_of():
     assert advise(but(gpus=(silent,))) == [], "nor of what NVML does not tell"
 
 
-@pytest.mark.parametrize(
-    ("found", "asked"),
-    [
-        (Tool("/x/compute-sanitizer", "2025.3"), ("2025.3", "it finds nothing")),
-        (ToolMissingError("it is not installed"), (None, "it is not installed")),
-    ],
-)  # fmt: skip
-def test_the_sanitizer_is_looked_for_and_shown_a_fault(examined, monkeypatch, found, asked):
-    def find(environ):
-        if isinstance(found, Exception):
-            raise found
-        return found
+def test_the_sanitizer_is_looked_for_and_shown_a_fault(examined, monkeypatch):
+    def missing(environ):
+        raise ToolMissingError("it is not installed")
 
-    monkeypatch.setattr(machine, "find_tool", find)
-    told, _ = examined(FakeNvml(records=(gpu(0),)))
-    assert (told.sanitizer, told.sanitizer_problem) == asked
+    for find, asked in (
+        (lambda environ: Tool("/x/compute-sanitizer", "2025.3"), ("2025.3", "it finds nothing")),
+        (missing, (None, "it is not installed")),
+    ):
+        monkeypatch.setattr(machine, "find_tool", find)
+        told, _ = examined(FakeNvml(records=(gpu(0),)))
+        assert (told.sanitizer, told.sanitizer_problem) == asked
 
 
 @pytest.mark.parametrize("variable", checks._SWITCHES)
