@@ -57,18 +57,9 @@ case "$*" in *--paginate*) cat "$RUNNER_TEMP/comments";; esac
 
 
 class Runner:
-    """Runs a job of the workflow for one event, in a checkout of `origin`.
+    """Runs a job of the workflow for one event, in a checkout of a commit of `origin`.
 
-    Args:
-        folder: for the workspace and temporary files.
-        origin: the repository.
-        event: `push`, `merge_group`, `pull_request` or `workflow_dispatch`.
-        commit: what is checked out.
-        options: of pytest, which the machine would not need.
-        labels: of the pull request.
-        fork: whether it comes from one.
-        env: of the workflow; it names the folder of the project.
-        inputs: of a run that was started by hand.
+    `options` are pytest's, which a real machine would not need; `inputs` are those of a run started by hand.
     """
 
     def __init__(
@@ -153,9 +144,13 @@ class Runner:
     def _step(self, step):
         action = step.get("uses", "").partition("@")[0]
         if action == "actions/checkout":
-            whole = step.get("with", {}).get("fetch-depth") == 0
             self._contexts["steps"].checkout = SimpleNamespace(outcome="success")
-            return self._check_out(whole=whole)
+            whole = step.get("with", {}).get("fetch-depth") == 0
+            depth = [] if whole else ["--depth=1"]
+            clone = ["git", "clone", "--quiet", *depth, f"file://{self._origin.top}", str(self.workspace)]
+            subprocess.run(clone, check=True)
+            checkout = ["git", "checkout", "--quiet", "--detach", *([self._commit] if whole else [])]
+            return subprocess.run(checkout, cwd=self.workspace, check=True).returncode
         if action:
             assert action.removeprefix("actions/") in ("setup-python", "download-artifact", "upload-artifact")
             if action == "actions/upload-artifact":
@@ -175,13 +170,6 @@ class Runner:
         )
         self.output += done.stdout + done.stderr
         return done.returncode
-
-    def _check_out(self, *, whole):
-        depth = [] if whole else ["--depth=1"]
-        clone = ["git", "clone", "--quiet", *depth, f"file://{self._origin.top}", str(self.workspace)]
-        subprocess.run(clone, check=True)
-        checkout = ["git", "checkout", "--quiet", "--detach", *([self._commit] if whole else [])]
-        return subprocess.run(checkout, cwd=self.workspace, check=True).returncode
 
     def _holds(self, expression):
         return bool(self._value(expression))

@@ -168,20 +168,12 @@ def test_a_short_report_tells_a_note_as_its_subject_says_and_a_long_one_and_the_
 
 # --- observers ------------------------------------------------------------------------------------
 
-FAN = {
-    "speed_rpm": Figure("speed", "rpm"),
-    "silent": Figure("silent"),
-    "noises": Figure("noises"),
-    "maker": Figure("made by"),
-}
+FAN = {"speed_rpm": Figure("speed", "rpm"), "maker": Figure("made by")}
+FAN |= {name: Figure(name) for name in ("silent", "noises")}
 ROWS = {**OBSERVERS, "fan": ObserverRow("windy.fan:FanObserver", "fan", FAN)}
 SEEN = [(observer, figure) for observer, row in ROWS.items() if row.in_reports for figure in row.figures]
-OTHER_VALUES = {
-    "silent": False,
-    "noises": ("hum", "rattle"),
-    "clock_events": ("sync_boost", "gpu_idle"),
-    "maker": "Wind & Co",
-}
+OTHER_VALUES = {"silent": False, "noises": ("hum", "rattle"), "maker": "Wind & Co"}
+OTHER_VALUES["clock_events"] = ("sync_boost", "gpu_idle")
 
 
 @pytest.fixture
