@@ -77,10 +77,14 @@ def spell_out(stream: object) -> None:
 
 
 def _spelt(error: UnicodeError) -> tuple[str, int]:
+    """Returns what stands for the signs, and where to go on: columns behind a longer one stay aligned."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     signs = error.object[error.start : error.end]
-    return "".join(_SPELT.get(sign) or ascii(sign)[1:-1] for sign in signs), error.end
+    text = "".join(_SPELT.get(sign) or ascii(sign)[1:-1] for sign in signs)
+    behind = error.object[error.end :]
+    gap = len(behind) - len(behind.lstrip(" "))
+    return text, error.end + min(len(text) - len(signs), max(0, gap - 1))
 
 
 codecs.register_error(__name__, _spelt)
