@@ -17,17 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pytest_gpukern.cli import exits
-from pytest_gpukern.cli.suites import (
-    RAN,
-    REPORT,
-    NoRunError,
-    SuiteRun,
-    UsageError,
-    ValidateOptions,
-    started,
-    visible_gpus,
-)
+from pytest_gpukern.cli import exits, suites
 from pytest_gpukern.findings import cards, fleet
 from pytest_gpukern.findings.cards import Card, CardFigures
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
@@ -38,7 +28,7 @@ from pytest_gpukern.report.fleet import FleetReport, terminal
 from pytest_gpukern.report.fleet_files import figures_of, write_run
 from pytest_gpukern.report.layout import wrapped
 from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.session.arguments import Token, is_for_children, known_options, tokenized
+from pytest_gpukern.session.arguments import KnownOption, tokenized
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.untrusted_json import FileError
@@ -49,51 +39,33 @@ _KERNELS_ONLY = "--gpukern-scope=kernel"
 _UNJUDGED = ("--gpukern-baseline=off", "--gpukern-fail-on=none")
 
 
-def validate_all_gpus(request: ValidateOptions) -> int:
+def validate_all_gpus(request: suites.ValidateOptions) -> int:
     """Validates all visible GPUs of the first one's model; returns the exit status."""
     recording = "records a case once, on one GPU; --gpukern-baseline=append records every GPU"
     request.refuse_unless(("compare", "append", "off"), recording)
-    tokens = _tokens(request.options)
-    for token in tokens:
-        if "--junitxml" in token.option.names:
-            own = "each GPU has a pytest of its own, and all would write this file"
-            raise UsageError(f"{token.written[0]}: {own}. {REPORT}=FILE writes a file for each")
-    further = [argument for token in tokens if is_for_children(token.option) for argument in token.written]
+    if junit := [each for each in request.options if each.startswith(("--junitxml", "--junit-xml"))]:
+        own = "each GPU has a pytest of its own, and all would write this file"
+        raise suites.UsageError(f"{junit[0]}: {own}. {suites.REPORT}=FILE writes a file for each")
     try:
         with open_nvml() as nvml:
             host = _Host.of(request, nvml)
-        return _record(host) if request.baseline == "append" else _HostValidation(host, further).run()
+        return _record(host) if request.baseline == "append" else _HostValidation(host).run()
     except (NvmlUnavailable, DeviceError, FileError) as error:
         raise exits.RefusedError(error) from error
-
-
-def _tokens(options: Sequence[str]) -> list[Token]:
-    """Returns the options as pytest reads them, with the plugins that it would load."""
-    from _pytest.config import get_config
-
-    config = get_config()
-    config.pluginmanager.load_setuptools_entrypoints("pytest11")
-    config.pluginmanager.consider_env()
-    if not config.pluginmanager.has_plugin("gpukern"):
-        config.pluginmanager.import_plugin("pytest_gpukern.plugin")
-    try:
-        return tokenized(options, known_options(config))[0]
-    except ValueError as error:
-        raise UsageError(error) from error
 
 
 @dataclass(frozen=True)
 class _Host:
     """Holds what is asked, the GPUs that are validated, and why others are not, in words."""
 
-    request: ValidateOptions
+    request: suites.ValidateOptions
     gpus: dict[str, Device]
     left_out: tuple[str, ...]
 
     @classmethod
-    def of(cls, request: ValidateOptions, nvml: Nvml) -> _Host:
+    def of(cls, request: suites.ValidateOptions, nvml: Nvml) -> _Host:
         """Returns the visible GPUs; DeviceError if there is none to validate."""
-        whole, parts, unopened = visible_gpus(nvml)
+        whole, parts, unopened = suites.visible_gpus(nvml)
         left_out = [f"{parts} instances of MIG: they share a GPU"] if parts else []
         others = [gpu for gpu in whole if gpu.model_key != whole[0].model_key]
         if others:
@@ -120,7 +92,7 @@ class _Host:
     @contextlib.contextmanager
     def side_by_side(
         self, options: Sequence[str], uuids: Iterable[str], tests: Sequence[str] = ()
-    ) -> Iterator[dict[str, SuiteRun]]:
+    ) -> Iterator[dict[str, suites.SuiteRun]]:
         """Starts a pytest for each GPU, of all suites with its reports, or of some tests.
 
         A report `run.json` is `run-GPU-8d1f0a2c.json` of one GPU. They take turns where they time something
@@ -132,12 +104,12 @@ class _Host:
             for uuid in uuids:
                 paths = () if tests else map(Path, self.request.reports)
                 own = (path.with_stem(f"{path.stem}-{self.short(uuid)}") for path in paths)
-                given = [_KERNELS_ONLY, *options, *(f"{REPORT}={path}" for path in own)]
-                run = started(given, tests=tests, gpus=[uuid], environ=turns)
+                given = [_KERNELS_ONLY, *options, *(f"{suites.REPORT}={path}" for path in own)]
+                run = suites.started(given, tests=tests, gpus=[uuid], environ=turns)
                 runs[uuid] = stack.enter_context(run)
             yield runs
 
-    def show(self, uuid: str, run: SuiteRun) -> None:
+    def show(self, uuid: str, run: suites.SuiteRun) -> None:
         """Shows how a GPU's pytest ended, and what it printed."""
         _say(f"GPU {self.name(uuid)}: pytest ended with status {run.process.returncode}")
         sys.stdout.write(run.output)
@@ -154,15 +126,14 @@ def _record(host: _Host) -> int:
             if run.file.exists():
                 host.keep(uuid, run.file.read_bytes())
     exits.show([*_not_validated(host)])
-    return next((status for status in statuses if status not in RAN), max(statuses))
+    return next((status for status in statuses if status not in suites.RAN), max(statuses))
 
 
 @dataclass
 class _HostValidation:
-    """Validates the GPUs of a host; `further` are pytest's options in all rounds but the first."""
+    """Validates the GPUs of a host."""
 
     host: _Host
-    further: Sequence[str]
     statuses: list[int] = field(default_factory=list)
     figures: list[CardFigures] = field(default_factory=list)
 
@@ -197,9 +168,11 @@ class _HostValidation:
     def _again(self, what: str, uuids: Sequence[str], tests: Set[str]) -> None:
         """Measures tests again in fresh processes, without judging."""
         begun = time.monotonic()
+        # What fails the first round may need records, and these rounds have none.
+        _, options = tokenized(self.host.request.options, [KnownOption(("--gpukern-fail-on",), None)])
         try:
-            self._round([*self.further, *_UNJUDGED], uuids, sorted(tests))
-        except NoRunError as error:
+            self._round([*options, *_UNJUDGED], uuids, sorted(tests))
+        except suites.NoRunError as error:
             raise DeviceError(f"{error}, so the GPUs were not compared") from error
         _say(f"{what}: {units.counted(len(tests), 'test')}, {units.duration(time.monotonic() - begun)}")
 
@@ -214,7 +187,7 @@ class _HostValidation:
                 gpu = Card(uuid, index=self.host.name(uuid), model=self.host.gpus[uuid].name)
                 try:
                     content = run.content()
-                except NoRunError as error:
+                except suites.NoRunError as error:
                     lost += 1
                     if lost == len(runs):
                         raise

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -88,19 +87,19 @@ def _tests(run: RunResults) -> Iterator[tuple[str, list[Result]]]:
     tests = Counter(case_id for case_id, _ in {(result.case.id, result.nodeid) for result in run.results})
     for result in run.results:
         name = result.case.id if tests[result.case.id] == 1 else result.nodeid
-        yield name, [_finite(session) for session in sessions_to_record(result, run.sessions_of(result))]
+        sessions = sessions_to_record(result, run.sessions_of(result))
+        yield (
+            name,
+            [structs.replace(of, measurements=tuple(map(_finite, of.measurements))) for of in sessions],
+        )
 
 
-def _finite(result: Result) -> Result:
-    """Returns a result to compute with: a time is marked invalid where the file has no finite number."""
-    return structs.replace(result, measurements=tuple(map(_finite_time, result.measurements)))
-
-
-def _finite_time(measurement: Measurement) -> Measurement:
+def _finite(measurement: Measurement) -> Measurement:
+    """Returns a time to compute with: it is marked invalid where the file has no finite number."""
     summary = measurement.summary
-    numbers = (summary.median_ns, summary.low_ns, summary.high_ns, measurement.jitter_ns)
-    finite = all(number is not None and math.isfinite(number) for number in numbers)
-    if finite and 0 <= summary.low_ns <= summary.median_ns <= summary.high_ns and summary.median_ns > 0:
+    low, median, high = summary.low_ns, summary.median_ns, summary.high_ns
+    finite = all(map(units.is_number, (low, median, high, measurement.jitter_ns)))
+    if finite and 0 <= low <= median <= high and median > 0:
         return measurement
     wrong = "a time that is not finite, or not in its interval"
     return structs.replace(measurement, invalid=measurement.invalid or wrong)
@@ -179,17 +178,9 @@ def _compared(
             failed[result.nodeid] = Failure(result.diagnosis or "wrong outputs")
         elif reasons := failures(result, fail_on):
             failed[result.nodeid] = Failure(str(reasons[0]), tuple(reasons))
-    return RunResults(
-        results,
-        sessions,
-        failures=failed,
-        compared_with=named,
-        heading=_differences(results, a) or ["measured with the same device, driver and libraries"],
-        created=run.created,
-        version=run.version,
-        name=run.name,
-        record_of=run.record_of,
-    )
+    heading = _differences(results, a) or ["measured with the same device, driver and libraries"]
+    alone = dataclasses.replace(run.only(""), results=results, sessions=sessions, failures=failed, history={})
+    return dataclasses.replace(alone, compared_with=named, heading=heading)
 
 
 def _verdict(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pytest_gpukern.cli.exits import BAD, FINE, show
 from pytest_gpukern.doctor.checks import Advice, Severity, advise
 from pytest_gpukern.doctor.machine import Gpu, Machine, examine
+from pytest_gpukern.report.layout import wrapped
 from pytest_gpukern.values.backend_table import BACKENDS
 
 _WIDTH = 100
@@ -41,9 +42,8 @@ def facts(machine: Machine) -> list[str]:
     nvcc = ".".join(map(str, machine.nvcc)) if machine.nvcc else "none on PATH"
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
     opens = "opens" if machine.no_gpu is None else "imports"
-    goods = {name: opens if BACKENDS[name].needs else "works" for name in machine.backends}
     opened = ", ".join(
-        f"{name} {goods[name] if problem is None else 'does not'}"
+        f"{name} {'does not' if problem else opens if BACKENDS[name].needs else 'works'}"
         for name, problem in machine.backends.items()
     )
     lines = [
@@ -61,13 +61,11 @@ def facts(machine: Machine) -> list[str]:
 def spoken(advice: Sequence[Advice]) -> list[str]:
     lines = []
     for item in advice:
-        text = f"{item.level.upper()}  {item.subject}: {item.text}"
-        lines += textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-        if item.remedy:
-            lines += textwrap.wrap(f"→ {item.remedy}", _WIDTH, initial_indent="  ", subsequent_indent="    ")
+        lines += wrapped(f"{item.level.upper()}  {item.subject}: {item.text}", _WIDTH)
+        lines += wrapped(f"→ {item.remedy}", _WIDTH, indent="  ") if item.remedy else []
     counts = Counter(item.level for item in advice)
     totals = ", ".join(f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts.items())
-    return [*lines, f"gpukern doctor: {totals or 'nothing to complain of'}"]
+    return [*(line.text for line in lines), f"gpukern doctor: {totals or 'nothing to complain of'}"]
 
 
 def _described(machine: Machine, advice: Sequence[Advice]) -> dict[str, object]:

@@ -86,17 +86,15 @@ def _run(known: argparse.Namespace) -> int:
 def _hosts(path: Path, reported: Iterable[str]) -> dict[str, str]:
     """Returns name of a host in the run files, or the listed one if it did not report → listed name.
 
-    A line may be one of MPI's: `node7:8`, or `node7 slots=8`. What follows a `#` is a remark. Upper and lower
-    case are alike. A name without a domain stands for the only host that begins with it. A name with a domain
-    stands for a host without one.
+    What follows a `#` is a remark. Upper and lower case are alike. A name without a domain stands for the
+    only host that begins with it. A name with a domain stands for a host without one.
     """
     remedy = "Name one host a line, as in: scontrol show hostnames > hosts.txt"
     try:
         lines = content_of(path).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise FileError(path, f"cannot be read: {error}", remedy) from error
-    words = [line.partition("#")[0].split() for line in lines]
-    names = [re.sub(r":\d+$", "", first) for first, *_ in filter(None, words)]
+    names = [name for line in lines if (name := line.partition("#")[0].strip())]
     if not names:
         raise FileError(path, "names no host", remedy)
     hosts = {host.casefold(): host for host in reported}

@@ -6,9 +6,13 @@ import argparse
 import json
 import os
 import re
-import tomllib
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
+from _pytest.config.findpaths import load_config_dict_from_file, locate_config
 
 from pytest_gpukern.cli import exits
 from pytest_gpukern.values.atomic_file import replace
@@ -19,32 +23,19 @@ from pytest_gpukern.values.untrusted_json import FileError
 _TEMPLATES = Path(__file__).parent / "templates"
 _OPTION = "gpukern_simulator"
 _PYPROJECT = "pyproject.toml"
-_SECTIONS = {
-    "pytest.toml": ("pytest",),
-    ".pytest.toml": ("pytest",),
-    "pytest.ini": ("pytest",),
-    ".pytest.ini": ("pytest",),
-    _PYPROJECT: ("tool.pytest.ini_options", "tool.pytest"),
-    "tox.ini": ("pytest",),
-    "setup.cfg": ("tool:pytest",),
-}
-"""The files in which pytest looks for options, in its order → the sections that may hold them."""
 
 
 class _Configuration(NamedTuple):
-    """Holds the file that pytest reads its options from, its text, and the section for them."""
+    """Holds the file that pytest reads its options from, its text, the section for them, and the options."""
 
     path: Path
     text: str
     section: str
+    options: Mapping[str, Any]
 
     @property
     def line(self) -> str:
         return f'{_OPTION} = "auto"' if self.path.suffix == ".toml" else f"{_OPTION} = auto"
-
-    @property
-    def has_option(self) -> bool:
-        return re.search(rf"^\s*{_OPTION}\s*=", self.text, re.MULTILINE) is not None
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +72,7 @@ def init(folder: Path) -> int:
     except (FileError, OSError) as error:
         exits.complain("init", error)
         return exits.UNREADABLE
-    by_hand = not (written or configuration.has_option)
+    by_hand = not (written or _OPTION in configuration.options)
     if by_hand:
         lines += ["", f"Add to {configuration.path}, below [{configuration.section}]:"]
         lines += [f"  {configuration.line}"]
@@ -111,77 +102,46 @@ def _configuration(folder: Path) -> _Configuration:
     Raises:
         FileError: one of them cannot be read.
     """
-    for base in (folder, *folder.parents):
-        for name, sections in _SECTIONS.items():
-            path = base / name
-            if not path.is_file():
-                continue
-            text = _read(path)
-            present = [section for section in sections if _header(section).search(text)]
-            if present or "pytest." in name:  # which pytest reads even without a section
-                return _Configuration(path, text, (*present, *sections)[0])
-    ours = folder / _PYPROJECT
-    return _Configuration(ours, _read(ours) if ours.is_file() else "", _SECTIONS[_PYPROJECT][0])
-
-
-def _read(path: Path) -> str:
     try:
-        text = path.read_bytes().decode()
-        _parsed(path, text)
-    except (OSError, ValueError) as error:
-        raise FileError(path, f"cannot be read: {error}", "Mend it first") from error
-    return text
-
-
-def _header(section: str) -> re.Pattern[str]:
-    """Matches the line that opens a section, without the end of the line."""
-    name = r"\s*\.\s*".join(map(re.escape, section.split(".")))
-    return re.compile(rf"^[ \t]*\[\s*{name}\s*\][ \t]*(#[^\r\n]*)?(?=\r?$)", re.MULTILINE)
+        _, path, options, _ = locate_config(folder, [folder])
+        if path is None or (path.name == _PYPROJECT and not options):
+            path = folder / _PYPROJECT
+        text = path.read_bytes().decode() if path.is_file() else ""
+    except (OSError, ValueError, pytest.UsageError, pytest.fail.Exception) as error:
+        raise FileError(folder, f"pytest cannot read its options: {error}", "Mend it first") from error
+    section = {_PYPROJECT: "tool.pytest.ini_options", "setup.cfg": "tool:pytest"}.get(path.name, "pytest")
+    if path.name == _PYPROJECT and any(value.mode == "toml" for value in options.values()):
+        section = "tool.pytest"
+    return _Configuration(path, text, section, options)
 
 
 def _tests_folder(folder: Path, configuration: _Configuration) -> Path:
-    path, text, section = configuration
-    paths = _options(path, text, section).get("testpaths", ()) if path.parent == folder else ()
-    names = paths.split() if isinstance(paths, str) else paths
+    found = configuration.options.get("testpaths") if configuration.path.parent == folder else None
+    names = found.value if found else ()
+    names = names.split() if isinstance(names, str) else names
     return next((folder / name for name in names if (folder / name).is_dir()), folder / "tests")
-
-
-def _parsed(path: Path, text: str) -> Any:
-    """Returns the sections of a file, as pytest reads them; ValueError if it cannot."""
-    if path.suffix == ".toml":
-        return tomllib.loads(text)
-    from iniconfig import IniConfig, ParseError
-
-    try:
-        return IniConfig(str(path), text).sections
-    except ParseError as error:
-        raise ValueError(error) from error
-
-
-def _options(path: Path, text: str, section: str) -> dict[str, Any]:
-    table = _parsed(path, text)
-    for name in section.split("."):
-        table = table.get(name, {})
-    return dict(table)
 
 
 def _write_option(configuration: _Configuration, folder: Path) -> bool:
     """Adds our line to a file of `folder` and changes nothing else; returns whether it did."""
-    path, old, section = configuration
-    if path.parent != folder or configuration.has_option:
+    path, old, section, options = configuration
+    if path.parent != folder or _OPTION in options:
         return False
     end = "\r\n" if "\r\n" in old else "\n"
-    header = _header(section).search(old)
+    header = re.search(rf"^\[{re.escape(section)}\][^\r\n]*", old, re.MULTILINE)
     if header:
         new = f"{old[: header.end()]}{end}{configuration.line}{old[header.end() :]}"
     else:
         before = old if not old or old.endswith("\n") else old + end
         new = f"{before}{end if old else ''}[{section}]{end}{configuration.line}{end}"
-    try:
-        in_place = _options(path, new, section).get(_OPTION) == "auto"
-    except ValueError:  # the section is there already, in another spelling
-        return False
-    if in_place:  # or what looked like the header is part of a text
+    with tempfile.TemporaryDirectory() as trial:
+        tried = Path(trial, path.name)
+        tried.write_bytes(new.encode())
+        try:
+            read = load_config_dict_from_file(tried) or {}
+        except pytest.UsageError:  # the section is there already, in another spelling
+            return False
+    if in_place := _OPTION in read:  # or what looked like the header is part of a text
         replace(path, new.encode())
     return in_place
 

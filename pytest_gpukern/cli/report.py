@@ -111,16 +111,14 @@ def report_files(path: Path, *, code: bool = False) -> list[Path]:
 
 def _refuse_impossible(output: Path | None, files: Sequence[Path]) -> None:
     """Raises RefusedError if such a file cannot be made of these."""
-    problem = None
-    suffix = None if output is None else suffix_of(output)
-    if output is not None and suffix is None:
+    suffix, problem = suffix_of(output) if output else None, ""
+    if output and suffix is None:
         problem = f"{output} names no form of a report: end it in {', '.join(suffixes())}"
-    if suffix is not None and not FORMS[suffix].several:
-        if len(files) > 1:
-            problem = f"{suffix} is a report of one run, and {len(files)} are given"
+    elif suffix and not FORMS[suffix].several:
+        problem = f"{suffix} is a report of one run, and {len(files)} are given" if len(files) > 1 else ""
         if baseline := next(filter(is_baseline, files), None):
             problem = f"{baseline} is a baseline, and {suffix} is a report of a run"
-    if problem is not None:
+    if problem:
         raise exits.RefusedError(problem, exits.USAGE)
 
 

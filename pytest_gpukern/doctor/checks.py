@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pytest_gpukern.doctor.machine import Gpu, Machine
 from pytest_gpukern.measure.device_clocks import INVALIDATING
 from pytest_gpukern.values.backend_table import BACKENDS
-
-if TYPE_CHECKING:
-    from packaging.version import Version
 
 _MIB = 2**20
 _UNEXPLAINED_BYTES = 2 * 2**30
@@ -47,23 +44,21 @@ class Advice:
 
 
 def advise(machine: Machine) -> list[Advice]:
-    order = list(Severity)
-    all_advice = (advice for check in _CHECKS for advice in check(machine))
-    return sorted(all_advice, key=lambda advice: order.index(advice.level))
+    of_software = (_driver, _cuda_versions, _libraries, _timers, _sanitizer, _environment)
+    all_advice = (advice for check in (*of_software, _each_gpu, _lock) for advice in check(machine))
+    return sorted(all_advice, key=lambda advice: [*Severity].index(advice.level))
 
 
 def _driver(machine: Machine) -> Iterator[Advice]:
-    if machine.no_gpu is None:
-        return
-    if machine.driver_there or machine.gpus:
+    if machine.no_gpu is not None and (machine.driver_there or machine.gpus):
         remedy = (
             "nvidia-smi must list the GPU first: reboot after an upgrade of the driver; else see its "
             "installation, CUDA_VISIBLE_DEVICES, MIG"
         )
         yield Advice(Severity.ERROR, "driver", machine.no_gpu, remedy)
-        return
-    text = f"{machine.no_gpu}: host variants run, and kernels of Numba and Triton in a simulator, untimed"
-    yield Advice(Severity.NOTE, "driver", text)
+    elif machine.no_gpu is not None:
+        text = f"{machine.no_gpu}: host variants run, and kernels of Numba and Triton in a simulator, untimed"
+        yield Advice(Severity.NOTE, "driver", text)
 
 
 def _cuda_versions(machine: Machine) -> Iterator[Advice]:
@@ -81,14 +76,15 @@ def _cuda_versions(machine: Machine) -> Iterator[Advice]:
             remedy = f"pip install cupy-cuda{major}x instead"
             yield Advice(Severity.ERROR, name, f"is for CUDA {wanted}; {driver}", remedy)
     bindings = _version(machine, "cuda-bindings")
-    if bindings is not None and bindings.major > major:
-        text = f"{bindings} is for CUDA {bindings.major}; {driver}"
+    if bindings and bindings[0] > major:
+        text = f"{machine.versions['cuda-bindings']} is for CUDA {bindings[0]}; {driver}"
         remedy = f'pip install "cuda-bindings<{major + 1}", or upgrade the driver'
         yield Advice(Severity.ERROR, "cuda-bindings", text, remedy)
     cupti = _version(machine, "cupti-python")
-    if cupti is not None and cupti.major != major:
+    if cupti and cupti[0] != major:
+        text = f"{machine.versions['cupti-python']} is for CUDA {cupti[0]}; {driver}"
         remedy = f'pip install "cupti-python=={major}.*"; until then kernels are timed by events'
-        yield Advice(Severity.WARNING, "cupti-python", f"{cupti} is for CUDA {cupti.major}; {driver}", remedy)
+        yield Advice(Severity.WARNING, "cupti-python", text, remedy)
     if machine.nvcc is not None and machine.nvcc > machine.cuda:
         level, text = Severity.ERROR, f"{'.'.join(map(str, machine.nvcc))} is newer than the driver: {driver}"
         if machine.nvcc[0] == major:
@@ -99,11 +95,9 @@ def _cuda_versions(machine: Machine) -> Iterator[Advice]:
 
 def _libraries(machine: Machine) -> Iterator[Advice]:
     """Finds what the project's backends lack, and versions that were seen not to work together."""
-    from packaging.version import Version
-
-    numba_cuda, numpy = _version(machine, "numba-cuda"), _version(machine, "numpy")
-    too_new = numba_cuda and numpy and numba_cuda <= Version("0.30.4") and numpy >= Version("2.5")
+    too_new = () < _version(machine, "numba-cuda") <= (0, 30, 4) and _version(machine, "numpy") >= (2, 5)
     if too_new and machine.no_gpu is None:  # the simulator needs no compiler
+        numba_cuda, numpy = (machine.versions[name] for name in ("numba-cuda", "numpy"))
         text = f"{numba_cuda} compiles no kernel beside NumPy {numpy}, which has no np.row_stack"
         yield Advice(Severity.ERROR, "numba-cuda", text, 'pip install "numpy<2.5"')
     cupys = [name for name in machine.versions if name == "cupy" or name.startswith("cupy-cuda")]
@@ -117,12 +111,10 @@ def _libraries(machine: Machine) -> Iterator[Advice]:
         text = "SourceModule compiles with nvcc, and there is none on PATH"
         remedy = "install the CUDA toolkit, or the wheel nvidia-cuda-nvcc, which is found without PATH"
         yield Advice(Severity.NOTE, "pycuda", text, remedy)
-    pynvml = _version(machine, "pynvml")
-    if pynvml is not None and pynvml.major < 12:
-        text = f"pynvml {pynvml} and nvidia-ml-py both bring a module pynvml: the last one installed wins"
-        yield Advice(
-            Severity.WARNING, "nvidia-ml-py", text, "pip uninstall pynvml; pip install -U nvidia-ml-py"
-        )
+    if () < _version(machine, "pynvml") < (12,):
+        text = "pynvml before 12 and nvidia-ml-py both bring a module pynvml: the last one installed wins"
+        remedy = "pip uninstall pynvml; pip install -U nvidia-ml-py"
+        yield Advice(Severity.WARNING, "nvidia-ml-py", text, remedy)
     for name, (file, lack) in machine.lacks.items():
         if machine.no_gpu is None or BACKENDS[name].simulated_by:  # else nothing would run it here
             missing, _, remedy = lack.partition("; ")
@@ -142,16 +134,14 @@ def _timers(machine: Machine) -> Iterator[Advice]:
 
 def _sanitizer(machine: Machine) -> Iterator[Advice]:
     """Checks that `--gpukern-sanitize` can run; a release knows the drivers of its CUDA version."""
-    if machine.sanitizer_problem is None:
-        return
-    if machine.sanitizer is None:
+    if machine.sanitizer_problem is not None and machine.sanitizer is None:
         text = f"--gpukern-sanitize does not work: {machine.sanitizer_problem}"
         yield Advice(Severity.NOTE, "sanitizer", text)
-        return
-    major, minor = machine.cuda or (13, 0)
-    remedy = f'pip install "nvidia-cuda-sanitizer-api=={major}.{minor}.*", which is of the driver\'s CUDA'
-    text = f"compute-sanitizer {machine.sanitizer}: {machine.sanitizer_problem}"
-    yield Advice(Severity.WARNING, "sanitizer", text, remedy)
+    elif machine.sanitizer_problem is not None:
+        major, minor = machine.cuda or (13, 0)
+        remedy = f'pip install "nvidia-cuda-sanitizer-api=={major}.{minor}.*", which is of the driver\'s CUDA'
+        text = f"compute-sanitizer {machine.sanitizer}: {machine.sanitizer_problem}"
+        yield Advice(Severity.WARNING, "sanitizer", text, remedy)
 
 
 _SWITCHES = {
@@ -168,17 +158,11 @@ _SWITCHES = {
 
 
 def _environment(machine: Machine) -> Iterator[Advice]:
-    environ = machine.environ
     for variable, text in _SWITCHES.items():
-        value = environ.get(variable, "")
+        value = machine.environ.get(variable, "")
         if value.strip() not in ("", "0"):
             text = f"{variable}={value}: {text}"
             yield Advice(Severity.WARNING, "environment", text, "unset it where you check or measure")
-    hidden = [gpu for gpu in machine.gpus if not gpu.visible]
-    if hidden and len(hidden) < len(machine.gpus):
-        chosen, count = environ.get("CUDA_VISIBLE_DEVICES"), len(machine.gpus)
-        text = f"CUDA_VISIBLE_DEVICES={chosen} leaves {count - len(hidden)} of {count} GPUs"
-        yield Advice(Severity.NOTE, "environment", text)
 
 
 def _each_gpu(machine: Machine) -> Iterator[Advice]:
@@ -223,12 +207,8 @@ def _modes(gpu: Gpu) -> Iterator[_Found]:
         text = f"MIG is {_on(record.mig_enabled)} and will be {_on(setup.mig_pending)} after a reset"
         yield Severity.WARNING, text, "reset it: nvidia-smi -r -i {index}"
     if record.mig_enabled and not record.mig_instances:
-        text = "MIG is on and there is no instance, so that nothing can run"
-        yield (
-            Severity.ERROR,
-            text,
-            "nvidia-smi mig -cgi PROFILE -C -i {index}, or nvidia-smi -mig 0 -i {index}",
-        )
+        remedy = "nvidia-smi mig -cgi PROFILE -C -i {index}, or nvidia-smi -mig 0 -i {index}"
+        yield Severity.ERROR, "MIG is on and there is no instance, so that nothing can run", remedy
     limit, default = gpu.limits.power_w, setup.default_power_w
     if limit is not None and default is not None and limit < default:
         text = f"the power limit is {limit:g} W, below its own {default:g} W: heavy kernels clock down"
@@ -256,25 +236,9 @@ def _lock(machine: Machine) -> Iterator[Advice]:
         yield Advice(Severity.WARNING, "lock", f"measurements are not kept apart: {machine.lock}", remedy)
 
 
-_CHECKS: tuple[Callable[[Machine], Iterator[Advice]], ...] = (
-    _driver,
-    _cuda_versions,
-    _libraries,
-    _timers,
-    _sanitizer,
-    _environment,
-    _each_gpu,
-    _lock,
-)
-
-
-def _version(machine: Machine, name: str) -> Version | None:
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        return Version(machine.versions[name])
-    except (KeyError, InvalidVersion):
-        return None
+def _version(machine: Machine, name: str) -> tuple[int, ...]:
+    """Returns the numbers of a version; none where it is not installed."""
+    return tuple(map(int, re.findall(r"\d+", machine.versions.get(name, ""))))
 
 
 def _on(value: bool) -> str:

@@ -212,25 +212,20 @@ def problem_of(name: str, how: str) -> str | None:
             if how == IMPORT_ONLY:
                 for module, _ in BACKENDS[name].needs[:1]:
                     importlib.import_module(module)
+                return None
+            from pytest_gpukern.backends.backend import open_backend
+            from pytest_gpukern.gpu.runtime import runtime
+            from pytest_gpukern.gpu.selection import pin, select
+            from pytest_gpukern.timers.timer import open_timer
+
+            pin(select(None, visible_devices(nvml.open_nvml(), os.environ)), os.environ)
+            if name == FIRST_TIMER:
+                open_timer(name, runtime().device.default_stream)
             else:
-                _open_on_the_device(name)
+                open_backend(name, simulated=False)
     except Exception as error:  # noqa: BLE001 - whatever a library raises is the answer
         return f"{type(error).__name__}: {' '.join(str(error).split()) or 'no reason given'}"
     return None
-
-
-def _open_on_the_device(name: str) -> None:
-    from pytest_gpukern.backends.backend import open_backend
-    from pytest_gpukern.gpu.runtime import runtime
-    from pytest_gpukern.gpu.selection import pin, select
-    from pytest_gpukern.timers.timer import open_timer
-
-    chosen = select(None, visible_devices(nvml.open_nvml(), os.environ))
-    pin(chosen, os.environ)
-    if name == FIRST_TIMER:
-        open_timer(name, runtime().device.default_stream)
-    else:
-        open_backend(name, simulated=False)
 
 
 if __name__ == "__main__":

@@ -332,7 +332,10 @@ def cards(run: RunResults, series: Mapping[SeriesKey, Trend] | None = None) -> l
         else:
             made += [_by_the_gate(run, result, reason, series) for reason in failure.reasons]
     groups = grouped((_group(card), card) for card in made)
-    return sorted((_together(run, group) for group in groups.values()), key=_worst_first)
+    return sorted(
+        (_together(run, group) for group in groups.values()),
+        key=lambda of: (severity(of.kind), -units.size_of_change(of.change.ratio if of.change else None)),
+    )
 
 
 def _of_test(run: RunResults, nodeid: str, result: Result | None, kind: str, text: str) -> FailureCard:
@@ -415,10 +418,6 @@ def _rounded_like(result: Result) -> Iterator[str]:
             if worst and ulp and roundoff / _NEAR < worst <= roundoff and ulp > TELLING_ULP:
                 bound = units.relative_error(worst)
                 yield f"no relative error of {name} exceeds {bound}: like values rounded to {precision}"
-
-
-def _worst_first(card: FailureCard) -> tuple[int, float]:
-    return severity(card.kind), -units.size_of_change(card.change.ratio if card.change else None)
 
 
 def _why(verdict: Verdict) -> tuple[str, ...]:

@@ -33,19 +33,13 @@ _UNEXPLAINED = (
 )
 _FASTER = "see whether its clocks or power limit are set otherwise: nvidia-smi -q -d CLOCK,POWER -i {index}"
 _NOT_YET = ", not confirmed yet"
+_OF_TWO = ". Two cards do not tell which of them is off: no physical cause says it"
+_OF_ONE_CLASS = ", but in one class and without a physical cause, so not called slow"
 _PEERS, _BEFORE = "its peers", "before, beside its peers"
 _TELLS = {
     CardVerdict.SLOW: (Kind.SLOW, "", _UNEXPLAINED),
-    CardVerdict.ONE_OF_TWO: (
-        Kind.SLOW,
-        ". Two cards do not tell which of them is off: no physical cause says it",
-        _UNEXPLAINED,
-    ),
-    CardVerdict.ONE_CLASS: (
-        Kind.NOTED,
-        ", but in one class and without a physical cause, so not called slow",
-        "",
-    ),
+    CardVerdict.ONE_OF_TWO: (Kind.SLOW, _OF_TWO, _UNEXPLAINED),
+    CardVerdict.ONE_CLASS: (Kind.NOTED, _OF_ONE_CLASS, ""),
     CardVerdict.SUSPECTED: (Kind.SUSPECTED, _NOT_YET, ""),
     CardVerdict.FASTER: (Kind.NOTED, "", _FASTER),
 }
@@ -314,12 +308,12 @@ def _context(model: Model) -> str:
 def _other_versions(cards: Iterable[Card]) -> list[str]:
     """Returns what cards have in another version than most: `numba 0.67 on node1 GPU 0 (most: 0.68)`."""
     on = grouped((pair, card) for card in cards if card.model for pair in card.versions)
-    by_name = grouped((name, (version, cards)) for (name, version), cards in on.items())
-    lines = []
-    for name, of in by_name.items():
-        *others, (usual, _) = sorted(of, key=lambda pair: len(pair[1]))
-        lines += [f"{name} {version} on {units.named(cards)} (most: {usual})" for version, cards in others]
-    return lines
+    usual = dict(sorted(on, key=lambda pair: len(on[pair])))  # name → version; the commonest comes last
+    return [
+        f"{name} {version} on {units.named(cards)} (most: {usual[name]})"
+        for (name, version), cards in on.items()
+        if version != usual[name]
+    ]
 
 
 def _of_change(change: FleetChange) -> Iterator[str]:

@@ -55,7 +55,8 @@ def errors(run: RunResults, root: Path) -> list[str]:
         file, line = run.places.get(card.nodeids[0], ("", 0))
         if file and Path(file).is_relative_to(root):
             what = {"file": Path(file).relative_to(root).as_posix(), "line": str(line), **what}
-        properties = ",".join(f"{name}={_property(value)}" for name, value in what.items())
+        escaped = {name: _data(value).replace(":", "%3A").replace(",", "%2C") for name, value in what.items()}
+        properties = ",".join(f"{name}={value}" for name, value in escaped.items())
         texts = [text[:1].lower() + text[1:] for text in (*card.since, ", ".join(card.why)) if text]
         message = bounded("; ".join([card.headline, *texts]), _LONGEST_MESSAGE)
         lines.append(f"::error {properties}::{_data(message)}")
@@ -68,7 +69,3 @@ def _data(text: str) -> str:
     Control characters, ends of lines among them, are spelt out before.
     """
     return printable(text).replace("%", "%25")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")

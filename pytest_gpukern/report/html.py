@@ -32,25 +32,7 @@ from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.ceilings import rate_of
 from pytest_gpukern.measure.statistics import at_widest_gap
 from pytest_gpukern.package import __version__
-from pytest_gpukern.report import units
-from pytest_gpukern.report.conclusion import (
-    FailureCard,
-    cards,
-    context,
-    headline,
-    others,
-    times_before_and_now,
-)
-from pytest_gpukern.report.details import (
-    LAUNCH_TITLES,
-    WORK_TITLES,
-    Breakdown,
-    breakdown,
-    compiled,
-    launch_cells,
-    observed,
-    spent,
-)
+from pytest_gpukern.report import conclusion, details, units
 from pytest_gpukern.report.recorded import trends
 from pytest_gpukern.report.records import repeat
 from pytest_gpukern.report.rows import COLUMNS, COPY, FMA, ResultRow, chosen_text, nearest_ceiling, own_size
@@ -173,11 +155,6 @@ def _table(entries: Iterable[JsonDict]) -> JsonDict:
     return {"names": list(rows[0]) if rows else [], "rows": [list(row.values()) for row in rows]}
 
 
-def _numbers() -> defaultdict[Any, int]:
-    """Returns a dict that gives each new key the next number, from 0 on."""
-    return defaultdict(itertools.count().__next__)
-
-
 def _columns() -> list[tuple[str, str]]:
     """Returns each heading of a column with what it means, as the documentation has them."""
     lines = _file("columns.md").splitlines()
@@ -186,13 +163,12 @@ def _columns() -> list[tuple[str, str]]:
 
 
 def _trends(series: Mapping[SeriesKey, Trend]) -> JsonDict:
-    """Returns each series that is long enough for steps, and the moments of its points, once."""
-    moments = _numbers()
-    table = _table(
+    """Returns each series that is long enough for steps."""
+    return _table(
         {
             "case": case_id,
             "scope": key.partition("/")[0],
-            "points": tuple(moments[_moment(date_of(at))] for at in trend.points),
+            "moments": tuple(_moment(date_of(at)) for at in trend.points),
             "ns": trend.times_ns,
             "levels": trend.levels,
             "change": trend.change,
@@ -200,7 +176,6 @@ def _trends(series: Mapping[SeriesKey, Trend]) -> JsonDict:
         for (case_id, key), trend in series.items()
         if len(trend.points) >= FEWEST_SESSIONS
     )
-    return {"moments": list(moments), "series": table}
 
 
 # --- a run ----------------------------------------------------------------------------------------
@@ -215,25 +190,25 @@ class _RunData:
         self.shared = {problem.name: problem.shared for problem in problems}
         self.named = Counter(result.case.id for result in self.results)
         self.places = {id(result): place for place, result in enumerate(self.results)}
-        # What many entries share crosses once; they have its number, in the order in which things come.
-        self.points, self.moments, self.cards, self.launched = (_numbers() for _ in range(4))
+        # What was launched crosses once; a line has its number, in the order in which things come.
+        self.launched = defaultdict[tuple[str, ...], int](itertools.count().__next__)
 
     def json(self) -> JsonDict:
         run = self.run
         by_result = grouped((id(row.result), row) for row in self.rows)
         remarks = remarks_on(self.rows)
         since = *map(str.strip, run.heading), *run.since_record, false_alarms(run.results), time_spent(run)
-        failed = cards(run, self.series)
+        failed = conclusion.cards(run, self.series)
         return {
             "cases": _table(self._case(result, by_result[id(result)]) for result in self.results),
             "scopes": _table(self._scope(row, row.timed) for row in self.rows if row.timed),
             "rows": _table(map(self._row, self.rows)),
             "name": run.record_of or f"{_moment(run.created)}, {_device(run)}",
-            "headline": headline(run, failed),
-            "context": context(run),
+            "headline": conclusion.headline(run, failed),
+            "context": conclusion.context(run),
             "verdict": totals(run),
             "failures": [self._card_of(card) for card in failed],
-            "others": [(other.kind, other.cases, other.change, other.cause) for other in others(run)],
+            "others": [(of.kind, of.cases, of.change, of.cause) for of in conclusion.others(run)],
             "facts": _facts(run),
             "problems": run.problems,
             "machine": run.machine * (run.compared_with == BASELINE),
@@ -248,18 +223,16 @@ class _RunData:
             "skips": skip_texts(run.skips),
             "shared": [(problem, sizes_text(sizes)) for problem, sizes in self.shared.items()],
             "ceilings": _ceilings(run),
-            "moments": list(self.moments),
-            "cards": list(self.cards),
             "launched": list(self.launched),
             "error_titles": _ERROR_TITLES,
-            "kernel_titles": ["Name", *LAUNCH_TITLES],
+            "kernel_titles": ["Name", *details.LAUNCH_TITLES],
             "work_titles": _WORK_TITLES,
         }
 
     def _places(self, results: Iterable[Result | None]) -> list[int]:
         return [self.places[id(result)] for result in results if result is not None]
 
-    def _card_of(self, card: FailureCard) -> JsonDict:
+    def _card_of(self, card: conclusion.FailureCard) -> JsonDict:
         """Returns a failure with what it is called here, and with the places of its cases."""
         texts = ("kind", "name", "sizes", "scope", "what", "since", "why", "repeat", "accept", "advice")
         change = card.change
@@ -278,7 +251,8 @@ class _RunData:
         traffic, flops = (getattr(measurement, name, None) for name in ("traffic_bytes", "flops"))
         reached, limit = nearest_ceiling(row.shares) or ("", "")
         on_roof = measurement is not None and measurement.scope == "kernel" and result.case.on_gpu
-        sides = times_before_and_now(self.run, result, measurement.key) if measurement and verdict else None
+        key = measurement.key if measurement and verdict else ""
+        sides = conclusion.times_before_and_now(self.run, result, key)
         return {
             "case": self.places[id(result)],
             "scope": time.scope if time else "",
@@ -295,11 +269,10 @@ class _RunData:
             "change": units.change(verdict.ratio) if verdict and verdict.ratio else "",
             "way": units.way(*sides) if sides else "",
             "sides": sides,
-            "spent": spent(result, measurement) if measurement else "",
+            "spent": details.spent(result, measurement) if measurement else "",
             "interval": units.change_interval(verdict.ratio_low, verdict.ratio_high) if verdict else "",
             "intensity": flops / traffic if on_roof and flops and traffic else None,
             "flop_s": units.per_second(flops, ns) if on_roof and traffic else None,
-            "group": self.points[result.case.problem, repr(result.case.point)],
         }
 
     def _case(self, result: Result, rows: Sequence[ResultRow]) -> JsonDict:
@@ -325,11 +298,11 @@ class _RunData:
             "told": tuple(footnotes),
             "errors": tuple(_error(name, error) for name, error in result.errors.items()),
             "kernels": tuple(
-                (name, *launch_cells(kernel))
-                for name, kernel in (*((kernel.name, kernel) for kernel in result.kernels), *compiled(result))
+                (name, *details.launch_cells(kernel))
+                for name, kernel in (*((of.name, of) for of in result.kernels), *details.compiled(result))
                 if not seen
             ),
-            "observed": tuple(observed(result)),
+            "observed": tuple(details.observed(result)),
             "epochs": tuple((_moment(epoch.opened), epoch.reason or "") for epoch in epochs),
         }
 
@@ -353,14 +326,13 @@ class _RunData:
             "since": since_when(result, self.run.history.get(result.nodeid), trend) if changed else step,
             "distribution": distribution(samples, humps=humps),
             "sessions": self._sessions(result, measurement),
-            "work": self._work(breakdown(result, measurement)),
+            "work": self._work(details.breakdown(result, measurement)),
         }
 
     def _sessions(self, result: Result, measurement: Measurement) -> tuple[tuple[Any, ...], ...]:
         """Returns the recorded sessions, oldest first, then the run's.
 
-        Each has moment and card, by number, its epoch or what it was measured for, the median and the ends
-        of its interval.
+        Each has moment, card, its epoch or what it was measured for, the median and the ends of its interval.
         """
         run, key = self.run, measurement.key
         sessions: list[tuple[datetime | str, str | None, int | str, Measurement]] = [
@@ -372,20 +344,18 @@ class _RunData:
             if time is not None and time.invalid is None:
                 sessions.append((run.created, session.device, session.role.value, time))
         return tuple(
-            (self.moments[_moment(moment)], self._card(card), of, *_TIMES(time))
+            (_moment(moment), card.removeprefix("GPU-")[:8] if card else None, of, *_TIMES(time))
             for moment, card, of, time in sessions
             if (ns := time.summary.median_ns) is not None and abs(ns) < _LARGEST
         )
 
-    def _work(self, work: Breakdown | None) -> tuple[str, tuple[object, ...], tuple[str, ...]] | None:
+    def _work(self, work: details.Breakdown | None) -> tuple[str, tuple[object, ...], tuple[str, ...]] | None:
         """Returns title, rows and notes; a row ends with the number of what was launched."""
         if work is None:
             return None
-        rows = ((*line.cells, self.launched[line.name, *launch_cells(line.kernel)]) for line in work.lines)
+        launched = [(line.name, *details.launch_cells(line.kernel)) for line in work.lines]
+        rows = ((*line.cells, self.launched[of]) for line, of in zip(work.lines, launched, strict=True))
         return work.title, tuple(rows), work.notes
-
-    def _card(self, uuid: str | None) -> int | None:
-        return self.cards[uuid.removeprefix("GPU-")[:8]] if uuid else None
 
 
 # --- samples --------------------------------------------------------------------------------------
@@ -501,5 +471,5 @@ def _error(name: str, error: OutputError) -> tuple[str, ...]:
     return (name, *counts, *sizes, error.determinism or "")
 
 
-_WORK_TITLES = (*((title, True) for title in WORK_TITLES), "Name", *LAUNCH_TITLES)
+_WORK_TITLES = (*((title, True) for title in details.WORK_TITLES), "Name", *details.LAUNCH_TITLES)
 """Columns of figures stand to the right."""

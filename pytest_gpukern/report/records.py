@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 import pytest
 
@@ -47,21 +46,11 @@ def record_lines(report: RunResults, config: pytest.Config) -> list[str | NextSt
     return [line for line in lines if line]
 
 
-def _no_folder(report: RunResults, config: pytest.Config) -> str:
-    """Says that a folder of baselines is missing, where the run was given that, or to compare with it."""
-    folder, (_, given, ini) = report.settings.baseline_dir, values_of(config)
-    folders = [] if folder is None else [folder]
-    if folder is None and "compare" in (given["baseline"], ini["baseline"]):
-        folders = [Path(result.case.baseline_dir) for result in report.results if result.verdicts]
-    missing = " and no ".join(dict.fromkeys(str(folder) for folder in folders if not folder.is_dir()))
-    return f"nothing to compare with: there is no folder {missing}" if missing else ""
-
-
 def _to_create(report: RunResults, config: pytest.Config) -> str | NextStep:
-    """Returns the command that records what is new, else that there is no folder to compare with."""
-    new, missing = _judged_as(VerdictKind.NEW, report.results), _no_folder(report, config)
+    """Returns the command that records what is new, or nothing."""
+    new = _judged_as(VerdictKind.NEW, report.results)
     if not new:
-        return missing
+        return ""
     here = config.invocation_params.dir
     paths = [config.rootpath / result.nodeid.partition("::")[0] for result in new]
     if len(set(paths)) > _MOST_FILES:
@@ -74,8 +63,7 @@ def _to_create(report: RunResults, config: pytest.Config) -> str | NextStep:
     kinds = [verdict.kind for result in new for verdict in result.verdicts.values()]
     many = f"{units.counted(kinds.count(VerdictKind.NEW), 'time')} of {units.counted(len(new), 'case')} new"
     what = "nothing is on record yet" if report.nothing_recorded else many
-    label = "; ".join(filter(None, (missing, f"{what}; to record")))
-    return NextStep(label, shlex.join(command))
+    return NextStep(f"{what}; to record", shlex.join(command))
 
 
 def _to_accept(report: RunResults) -> str | NextStep:

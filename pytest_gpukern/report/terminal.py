@@ -81,7 +81,11 @@ def _told_of(run: RunResults, width: int, verbose: bool, details: str, *, told_a
     problems = problems_of(run)
     rows = [row for problem in problems for row in problem.rows]
     failed = cards(run)
-    lines = _conclusion(run, failed, width)
+    conclusion = headline(run, failed)
+    word = conclusion.outcome
+    lines = [Line(str(conclusion), markup_of(word) or _BOLD, (word,))]
+    lines += [part for line in context(run) for part in wrapped(line, width)]
+    lines += [Line("")] if failed or len(lines) > 1 else []
     most = 1 if told_above else None if verbose else _LINES_OF_A_DIAGNOSIS
     for card in failed if verbose else failed[:_MOST_CARDS]:
         lines += [*_card(card, width, most), Line("")]
@@ -99,14 +103,6 @@ def _told_of(run: RunResults, width: int, verbose: bool, details: str, *, told_a
     lines += [line for text in texts for line in wrapped(text, width)]
     lines += skip_lines(run.skips, width, None if verbose else details)
     return [*lines, Line(f"gpukern: {totals(run)}", _BOLD)]
-
-
-def _conclusion(run: RunResults, failed: Sequence[FailureCard], width: int) -> list[Line]:
-    conclusion = headline(run, failed)
-    word = conclusion.outcome
-    lines = [Line(str(conclusion), markup_of(word) or _BOLD, (word,))]
-    lines += [part for line in context(run) for part in wrapped(line, width)]
-    return [*lines, Line("")] if failed or len(lines) > 1 else lines
 
 
 def _card(card: FailureCard, width: int, most: int | None) -> list[Line]:

@@ -43,18 +43,8 @@ RUNS = {"h200": DATA / "run-h200.json.gz"} | {
     path.name.partition(".")[0]: path for path in sorted((DATA / "golden").glob("*.json.gz"))
 }
 COLUMNS = ("case", "scope", "timer", "cache", "correctness", "verdict", "ratio", "threshold", "reason")
-PAGE = (
-    "headline",
-    "context",
-    "verdict",
-    "failures",
-    "others",
-    "facts",
-    "problems",
-    "since",
-    "notes",
-    "closing",
-)
+CONCLUSION = ("headline", "context", "verdict", "failures", "others")
+PAGE = (*CONCLUSION, "facts", "problems", "since", "notes", "closing")
 
 
 def told_of(path):

@@ -3,6 +3,7 @@
 What it would install is already there, and the actions and `gh` are stood in for.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -56,18 +57,9 @@ case "$*" in *--paginate*) cat "$RUNNER_TEMP/comments";; esac
 
 
 class Runner:
-    """Runs a job of the workflow for one event, in a checkout of `origin`.
+    """Runs a job of the workflow for one event, in a checkout of a commit of `origin`.
 
-    Args:
-        folder: for the workspace and temporary files.
-        origin: the repository.
-        event: `push`, `merge_group`, `pull_request` or `workflow_dispatch`.
-        commit: what is checked out.
-        options: of pytest, which the machine would not need.
-        labels: of the pull request.
-        fork: whether it comes from one.
-        env: of the workflow; it names the folder of the project.
-        inputs: of a run that was started by hand.
+    `options` are pytest's, which a real machine would not need; `inputs` are those of a run started by hand.
     """
 
     def __init__(
@@ -76,32 +68,21 @@ class Runner:
         self.workspace, self._temp = folder / "workspace", folder / "temp"
         self._origin, self._commit, self._options, self._env = origin, commit, options, env
         self.project = self.workspace / env["FOLDER"]
-        head = SimpleNamespace(
-            repo=SimpleNamespace(full_name="other/saxpy" if fork else "mine/saxpy"), sha=HEAD
-        )
-        pull_request = SimpleNamespace(head=head, label_names=list(labels), number=7)
+        head = {"repo": {"full_name": "other/saxpy" if fork else "mine/saxpy"}, "sha": HEAD}
+        pull_request = {"head": head, "label_names": [*labels], "number": 7}
+        github = {"event_name": event, "base_ref": "main", "repository": "mine/saxpy", "token": "secret"}
+        github |= {"server_url": "https://github.com", "run_id": 8, "workflow": "kernels"}
+        github["event"] = {"pull_request": pull_request}
+        known = {"github": github, "env": env, "inputs": {"baseline": "", **inputs}, "steps": {}}
         self._contexts = {
-            "github": SimpleNamespace(
-                event_name=event,
-                base_ref="main",
-                repository="mine/saxpy",
-                token="secret",
-                server_url="https://github.com",
-                run_id=8,
-                workflow="kernels",
-                event=SimpleNamespace(pull_request=pull_request),
-            ),
-            "env": SimpleNamespace(**env),
-            "inputs": SimpleNamespace(**{"baseline": "", **inputs}),
+            **json.loads(json.dumps(known), object_hook=lambda of: SimpleNamespace(**of)).__dict__,
             "format": str.format,
             "contains": lambda values, value: value in values,
             "hashFiles": lambda pattern, _: "beef" if self._recorded(pattern) else "",
             "always": lambda: True,
             "cancelled": lambda: False,
-            "steps": SimpleNamespace(),
         }
-        self.uploaded = []
-        self.output = ""
+        self.uploaded, self.output = [], ""
 
     def _recorded(self, pattern):
         """The files with recorded times: `!**/*.code.json` leaves machine code out."""
@@ -133,9 +114,8 @@ class Runner:
         self._prepare()
         status = 0
         for step in job["steps"]:
-            if status and "always()" not in step.get("if", ""):
-                continue
-            if self._holds(step.get("if", "true")):
+            condition = step.get("if", "true")
+            if (not status or "always()" in condition) and self._holds(condition):
                 status = self._step(step) or status
         return status
 
@@ -148,12 +128,10 @@ class Runner:
     def _prepare(self):
         programs = self._temp / "programs"
         programs.mkdir(parents=True)
-        script = programs / "python"
-        script.write_text(PYTHON.format(python=sys.executable, options=self._options))
-        script.chmod(0o755)
-        gh = programs / "gh"
-        gh.write_text(GH)
-        gh.chmod(0o755)
+        python = PYTHON.format(python=sys.executable, options=self._options)
+        for name, script in (("python", python), ("gh", GH)):
+            (programs / name).write_text(script)
+            (programs / name).chmod(0o755)
         (self._temp / "path").touch()
         self._environ = environment(
             **self._env,
@@ -164,22 +142,24 @@ class Runner:
         )
 
     def _step(self, step):
-        if step.get("uses", "").startswith("actions/checkout@"):
-            whole = step.get("with", {}).get("fetch-depth") == 0
+        action = step.get("uses", "").partition("@")[0]
+        if action == "actions/checkout":
             self._contexts["steps"].checkout = SimpleNamespace(outcome="success")
-            return self._check_out(whole=whole)
-        if step.get("uses", "").startswith("actions/upload-artifact@"):
-            patterns = self._filled(step["with"]["path"]).split()
-            self.uploaded += [str(of) for each in patterns for of in self._uploads(each)]
-            return 0
-        if "uses" in step:
-            assert step["uses"].startswith(("actions/setup-python@", "actions/download-artifact@"))
+            whole = step.get("with", {}).get("fetch-depth") == 0
+            depth = [] if whole else ["--depth=1"]
+            clone = ["git", "clone", "--quiet", *depth, f"file://{self._origin.top}", str(self.workspace)]
+            subprocess.run(clone, check=True)
+            checkout = ["git", "checkout", "--quiet", "--detach", *([self._commit] if whole else [])]
+            return subprocess.run(checkout, cwd=self.workspace, check=True).returncode
+        if action:
+            assert action.removeprefix("actions/") in ("setup-python", "download-artifact", "upload-artifact")
+            if action == "actions/upload-artifact":
+                patterns = self._filled(step["with"]["path"]).split()
+                self.uploaded += [str(of) for each in patterns for of in self._uploads(each)]
             return 0
         added = Path(self._environ["GITHUB_PATH"]).read_text().split()
-        environ = self._environ | {
-            name: self._filled(str(value)) for name, value in step.get("env", {}).items()
-        }
-        environ["PATH"] = os.pathsep.join([*added, environ["PATH"]])
+        filled = {name: self._filled(str(value)) for name, value in step.get("env", {}).items()}
+        environ = self._environ | filled | {"PATH": os.pathsep.join([*added, self._environ["PATH"]])}
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-e", "-c", self._filled(step["run"])],
             cwd=self.project if "pytest" in step["run"] else self.workspace,
@@ -190,13 +170,6 @@ class Runner:
         )
         self.output += done.stdout + done.stderr
         return done.returncode
-
-    def _check_out(self, *, whole):
-        depth = [] if whole else ["--depth=1"]
-        clone = ["git", "clone", "--quiet", *depth, f"file://{self._origin.top}", str(self.workspace)]
-        subprocess.run(clone, check=True)
-        checkout = ["git", "checkout", "--quiet", "--detach", *([self._commit] if whole else [])]
-        return subprocess.run(checkout, cwd=self.workspace, check=True).returncode
 
     def _holds(self, expression):
         return bool(self._value(expression))
@@ -276,15 +249,12 @@ def test_a_job_that_measured_nothing_says_so_in_the_place_of_the_comment_before(
     assert runner.run(JOBS["gpu"]) != 0, runner.output
     assert "comment.md" not in runner.uploaded, runner.output
     assert runner.comments_after("failure", PAGE)
-    assert runner.asked_of_github("12\n")[1:] == [
-        "api --method PATCH repos/mine/saxpy/issues/comments/12 -F body=@body.md"
-    ]
+    updates = ["api --method PATCH repos/mine/saxpy/issues/comments/12 -F body=@body.md"]
+    assert runner.asked_of_github("12\n")[1:] == updates
     posted = (runner.workspace / "body.md").read_text()
     assert posted.startswith("<!-- gpukern kernels -->\n### gpukern: not measured\n")
-    assert (
-        f"No report of {HEAD[:7]} was written. [The run](https://github.com/mine/saxpy/actions/runs/8)"
-        in posted
-    )
+    link = "[The run](https://github.com/mine/saxpy/actions/runs/8)"
+    assert f"No report of {HEAD[:7]} was written. {link}" in posted
 
 
 def test_a_push_and_a_merge_queue_are_compared_with_the_stored_baseline(tmp_path, origin):

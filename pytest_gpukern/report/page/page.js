@@ -29,7 +29,7 @@
   // A table crosses as the names of its columns and the values of each row.
   const records = ({ names, rows }) => rows.map((row) => Object.fromEntries(names.map((name, i) => [name, row[i]])));
 
-  DATA.trends.series = records(DATA.trends.series);
+  DATA.trends = records(DATA.trends);
 
   const digits = (value) => (Math.abs(value) >= 1000 ? value.toFixed(0) : String(Number(value.toPrecision(3))));
 
@@ -200,12 +200,12 @@
   function sessionsOf(run, { sides, threshold, limit_at: limit }, sessions, title, colour) {
     const past = sessions.filter(([, , epoch]) => recorded(epoch));
     const cards = [...new Set(past.map(([, card]) => card))];
-    const named = (card) => (known(card) ? `card ${run.cards[card]}` : "no card named");
+    const named = (card) => (known(card) ? `card ${card}` : "no card named");
     const byCard = (card, i = cards.indexOf(card)) => ({ kind: i % 8 < 4 ? "recorded" : "outlined", shape: FORMS[i % 4] });
     const points = sessions.map(([moment, card, epoch, y, low, high]) => {
       const [who, marked] = recorded(epoch) ? [`epoch ${epoch + 1}`, byCard(card)] : [ROLES[epoch].text, ROLES[epoch]];
       const range = known(low) && known(high) ? `, ${asTime(low)} … ${asTime(high)}` : "";
-      return { ...marked, y, low, high, epoch, day: run.moments[moment], text: `${who}, ${run.moments[moment]}: ${asTime(y)}${range}, ${named(card)}` };
+      return { ...marked, y, low, high, epoch, day: moment, text: `${who}, ${moment}: ${asTime(y)}${range}, ${named(card)}` };
     });
     const levels = sides && past.length && past.length < points.length ? [[0, past.length - 1, sides[0]], [past.length, points.length - 1, sides[1]]] : [];
     const band = levels.length && known(limit) && [sides[0] / (1 + limit), sides[0] * (1 + limit)];
@@ -255,11 +255,10 @@
   // Shows each case's series over sessions, those with a step first.
   function plotTrends(host, run, rows) {
     const labels = new Map(rows.map((row) => [row.label, row]));
-    const all = DATA.trends.series.map((each) => ({ ...each, label: `${each.case} ${each.scope}` }));
+    const all = DATA.trends.map((each) => ({ ...each, label: `${each.case} ${each.scope}` }));
     const first = ({ label, change }) => (change ? -1 : labels.get(label).rank);
     const found = all.filter(({ label }) => labels.has(label)).sort((a, b) => first(a) - first(b));
-    const picture = ({ label, case: id, scope, points, ns, levels, change }) => {
-      const moments = points.map((point) => DATA.trends.moments[point]);
+    const picture = ({ label, case: id, scope, moments, ns, levels, change }) => {
       const drawn = ns.map((y, i) => ({ y, day: moments[i], text: `${moments[i]}: ${asTime(y)}`, ...(run.name.startsWith(moments[i]) ? ROLES.measured : RECORDED) }));
       const row = labels.get(label);
       const jump = tone(row.state) !== "faint" && row.change ? `; this run: ${row.state} ${row.change}, too new to be a step` : "";
@@ -333,7 +332,7 @@
       const best = group.reduce((a, b) => (b.flop_s > a.flop_s ? b : a));
       const [at, high] = [x(best.intensity), y(best.flop_s)];
       const places = (long) => [5, 18, -10, 31, -23, 44, -36, 57].flatMap((by) => [at + 9, at - long - 9, at - long / 2].map((start) => [start, high + by]));
-      [`${pointOf(run, best)}: ${best.variant}`, pointOf(run, best)].find((text) => label(text, places));
+      [`${best.group}: ${best.variant}`, best.group].find((text) => label(text, places));
     }
     const backends = run.backends.filter((backend) => found.some((row) => row.backend === backend));
     const marks = found.map((row) => {
@@ -367,7 +366,6 @@
 
   // --- how fast the variants are -------------------------------------------------------------------
 
-  const pointOf = (run, row) => [row.problem, run.cases[row.case].point].filter(Boolean).join(" ");
   const groupsOf = (rows) => [...Map.groupBy(rows, (row) => row.group).values()];
 
   const OUTLYING = 6; // times the median, beyond which a bar is cut off, since it would make the others tiny
@@ -423,7 +421,7 @@
       const whole = fastest(calls, "end_to_end");
       const call = calls.find((row) => kernel?.variant === row.variant && row.scope === "end_to_end");
       const size = whole && calls !== kernels && ` at ${text}`;
-      return [pointOf(run, kernels[0]), link(kernel), kernel?.time, kernel?.ceiling, call?.time, (call || whole)?.spent, whole && el("span", {}, link(whole), size), whole?.time];
+      return [kernels[0].group, link(kernel), kernel?.time, kernel?.ceiling, call?.time, (call || whole)?.spent, whole && el("span", {}, link(whole), size), whole?.time];
     };
     const titles = ["problem", "fastest kernel", ["time", true], ["of limit", true], ["its whole call", true], "spent on", "fastest whole call", ["time", true]];
     return tableOf(titles, [...Map.groupBy(timed, (row) => row.problem).values()].map(cells), "best");
@@ -493,7 +491,7 @@
     run.rows.forEach((row, place) => {
       const { id, nodeid, problem, backend, variant, point, with: settings } = run.cases[row.case];
       const label = spaced(id, row.scope);
-      Object.assign(row, { place, problem, backend, variant, label, sought: `${label} ${nodeid} ${row.state}`.toLowerCase() });
+      Object.assign(row, { place, problem, backend, variant, label, group: spaced(problem, point), sought: `${label} ${nodeid} ${row.state}`.toLowerCase() });
       row.ceiling = spaced(row.reached, row.of_limit);
       row.size = spaced(point, settings, row.scope && row.scope !== "kernel" && `· ${row.scope}`);
     });
@@ -754,7 +752,7 @@
         timed.length && plotted("How fast are the variants?", showVariants),
         run.rows.some(onRoof) && plotted("How near to the limits of the card?", plotRoofline),
         (run.machine || run.since.length > 0) && folded(machine, !run.machine.startsWith("yes"), (body) => body.append(listOf(run.since), canariesOf(run))),
-        DATA.trends.series.length > 0 && plotted("Since when? Times over sessions", plotTrends),
+        DATA.trends.length > 0 && plotted("Since when? Times over sessions", plotTrends),
         cases,
         meanings(),
         el("p", { class: "quiet no-print keys" }, "Keys: / searches, Escape comes back from a case, the arrows go to its neighbours."),

@@ -3,22 +3,28 @@
 import csv
 import io
 import re
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from made_up_results import measured, result
+from made_up_results import measured, result, verdict
+from msgspec import structs
 
 from pytest_gpukern.report.csv_table import csv_text
-from pytest_gpukern.report.run import RunResults
+from pytest_gpukern.report.run import Failure, RunResults
+from pytest_gpukern.values.result import SessionRole
 
 FILES = Path(__file__).parents[3] / "docs/reference/files.md"
-CREATED = datetime(2026, 11, 5, 12, 30, tzinfo=UTC)
 
 
-def table(*results, sessions=None):
-    run = RunResults(results=results, sessions=sessions or {}, created=CREATED, name="run.json")
-    return list(csv.DictReader(io.StringIO(csv_text([run]))))
+def table(*results, **fields):
+    return list(csv.DictReader(io.StringIO(csv_text([RunResults(results, **fields)]))))
+
+
+def test_a_test_that_failed_by_itself_did_so_in_its_own_session_alone():
+    made = result("cupy.exp", measured(), verdicts=[verdict("SAME", 1.2)])
+    again = structs.replace(made, role=SessionRole.FURTHER)
+    rows = table(made, sessions={made.nodeid: [again]}, failures={made.nodeid: Failure("KeyError")})
+    assert [row["verdict"] for row in rows] == ["FAILED", "SAME"]
 
 
 def test_the_columns_are_those_of_the_documentation_in_its_order():

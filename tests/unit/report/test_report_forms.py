@@ -79,21 +79,14 @@ def test_another_form_is_made_where_one_of_its_fields_holds_something_and_else_n
     assert forms.seen == [(report, "config")]
 
 
-def test_the_summary_is_made_after_all_other_forms(forms, monkeypatch):
-    monkeypatch.setitem(FORMS, "own", ReportForm("own_forms:write", fields=("results",), in_summary=True))
-    write_forms(RunResults(RESULTS), None)
-    assert forms.seen == []
-    write_forms(RunResults(RESULTS), None, in_summary=True)
-    assert len(forms.seen) == 1
-
-
-def test_a_form_that_fails_is_a_problem(forms, monkeypatch):
+def test_the_summary_is_made_after_all_other_forms_and_what_fails_is_a_problem(forms, monkeypatch):
     def write(report, config):
         raise FileError(Path("r.xml"), "is a folder", "Choose another file")
 
     monkeypatch.setattr(forms, "write", write)
-    monkeypatch.setitem(FORMS, "own", ReportForm("own_forms:write", fields=("results",)))
-    (problem,) = write_forms(RunResults(RESULTS), None).problems
+    monkeypatch.setitem(FORMS, "own", ReportForm("own_forms:write", fields=("results",), in_summary=True))
+    assert write_forms(RunResults(RESULTS), None).problems == ()
+    (problem,) = write_forms(RunResults(RESULTS), None, in_summary=True).problems
     assert "r.xml" in problem
 
 

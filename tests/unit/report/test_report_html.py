@@ -116,15 +116,9 @@ def test_no_number_that_a_plot_cannot_draw_crosses(ns):
     verdict = structs.replace(made_up.verdict("SLOWER", 1.1), pairs=((ns, 5.0),), false_alarm=ns)
     samples = (ns, 5.0, -1.7976931348623157e308, 6.0)
     shown = made_up.measured(samples_ns=samples, summary=summary, traffic_bytes=1e9, flops=1e9)
-    made = made_up.result(
-        "cupy.exp",
-        shown,
-        verdicts=[verdict],
-        ceilings=made_up.CEILINGS,
-        point={"n": 10**300},
-        speedup_against="cupy.base",
-    )
-    base = made_up.result("cupy.base", made_up.measured(1e300), point={"n": 10**300})
+    case = {"point": {"n": 10**300}, "ceilings": made_up.CEILINGS, "speedup_against": "cupy.base"}
+    made = made_up.result("cupy.exp", shown, verdicts=[verdict], **case)
+    base = made_up.result("cupy.base", made_up.measured(1e300), **case)
     time = recorded(recorded="0001-01-01T00:00:00+14:00", session="s", device="GPU-1")
     history = {made.nodeid: record_of({shown.key: (structs.replace(time, measurement=shown),)})}
     (run,) = data_of(RunResults([made, base], history=history))["runs"]

@@ -37,7 +37,6 @@ precisely = functools.partial(units.time, half_width=0.0025)
         (units.duration, (3900,), "1 h 5 min"),
         # rates are decimal and take the time in nanoseconds
         (units.bandwidth, (8e7, 48_600.0), "1.65 TB/s"),
-        (units.bandwidth, (714.0, 1.0), "714 GB/s"),
         (units.bandwidth, (8000.0, 1e9), "0.00800 MB/s"),
         (units.bandwidth, (5.0, 1e9), "< 0.001 MB/s"),
         (units.throughput, (2 * 8192**3, 21.43e6), "51.3 TFLOP/s"),

@@ -17,7 +17,7 @@ from test_report_html import data_of
 from pytest_gpukern.findings.findings import failures
 from pytest_gpukern.measure.observers import OBSERVERS, Figure, ObserverRow
 from pytest_gpukern.report import units
-from pytest_gpukern.report.csv_table import csv_text, rows_of_run
+from pytest_gpukern.report.csv_table import csv_text
 from pytest_gpukern.report.junit import properties
 from pytest_gpukern.report.markdown import comment
 from pytest_gpukern.report.run import Failure, RunResults
@@ -26,7 +26,7 @@ from pytest_gpukern.report.terminal import render
 from pytest_gpukern.values import verdict_table
 from pytest_gpukern.values.failure_table import FAILURES, with_verdicts
 from pytest_gpukern.values.note import About, Note
-from pytest_gpukern.values.result import Correctness, Finding, SessionRole
+from pytest_gpukern.values.result import Finding
 from pytest_gpukern.values.verdict_table import STATES, StateRow, Tone, VerdictKind
 
 WHERE = "vector_exp/cupy.exp/n=1000"
@@ -105,36 +105,6 @@ def test_the_table_and_the_properties_of_junit_have_the_word(run, kind):
     assert ("gpukern.verdict", kind) in properties(run)
 
 
-INVALID = measured(invalid="clocks changed")
-WRONG = {"correctness": Correctness.INCORRECT, "diagnosis": "y is wrong\n  at 3"}
-
-
-@pytest.mark.parametrize(
-    ("times", "changes", "failure", "told"),
-    [
-        ([INVALID], {}, None, ("INVALID", "clocks changed", False)),
-        ([measured()], WRONG, None, ("INCORRECT", "y is wrong", False)),
-        ([measured()], {}, "KeyError: 'n'", ("FAILED", "KeyError: 'n'", True)),
-        ([INVALID], {}, "KeyError: 'n'", ("FAILED", "KeyError: 'n'", False)),
-        ([], WRONG, None, ("INCORRECT", "y is wrong", False)),
-        ([], {}, "KeyError: 'n'", ("FAILED", "KeyError: 'n'", False)),
-    ],
-)
-def test_what_stands_in_the_place_of_a_verdict_is_the_same_in_both(times, changes, failure, told):
-    made = result("cupy.exp", *times, verdicts=[verdict("SAME", 1.2)], **changes)
-    alone = RunResults([made], failures={made.nodeid: Failure(failure)} if failure else {})
-    found = dict(properties(alone))
-    assert (found["gpukern.verdict"], found["gpukern.reason"], "gpukern.change" in found) == told
-    assert ("gpukern.time_ns" in found) == bool(times and not changes)
-    again = structs.replace(made, role=SessionRole.FURTHER)
-    run = RunResults(
-        [made], {made.nodeid: [again]}, failures={made.nodeid: Failure(failure)} if failure else {}
-    )
-    for row in [*rows_of_run(run)][: len(times)]:
-        assert (row["verdict"], row["reason"], row["ratio"] is not None) == told
-    assert all(row["verdict"] != "FAILED" for row in [*rows_of_run(run)][1:]), "its other sessions did not"
-
-
 def test_it_fails_a_test_by_its_kind_of_the_option_or_always_or_never(run, kind):
     (case,) = run.results
     assert not kind.row.fail_on or kind.row.fail_on in FAILURES
@@ -198,20 +168,12 @@ def test_a_short_report_tells_a_note_as_its_subject_says_and_a_long_one_and_the_
 
 # --- observers ------------------------------------------------------------------------------------
 
-FAN = {
-    "speed_rpm": Figure("speed", "rpm"),
-    "silent": Figure("silent"),
-    "noises": Figure("noises"),
-    "maker": Figure("made by"),
-}
+FAN = {"speed_rpm": Figure("speed", "rpm"), "maker": Figure("made by")}
+FAN |= {name: Figure(name) for name in ("silent", "noises")}
 ROWS = {**OBSERVERS, "fan": ObserverRow("windy.fan:FanObserver", "fan", FAN)}
 SEEN = [(observer, figure) for observer, row in ROWS.items() if row.in_reports for figure in row.figures]
-OTHER_VALUES = {
-    "silent": False,
-    "noises": ("hum", "rattle"),
-    "clock_events": ("sync_boost", "gpu_idle"),
-    "maker": "Wind & Co",
-}
+OTHER_VALUES = {"silent": False, "noises": ("hum", "rattle"), "maker": "Wind & Co"}
+OTHER_VALUES["clock_events"] = ("sync_boost", "gpu_idle")
 
 
 @pytest.fixture

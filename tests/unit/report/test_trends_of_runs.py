@@ -62,14 +62,8 @@ def test_a_baseline_and_runs_of_its_cases_are_one_series_in_which_each_session_c
     recorded = {
         name: [point.session.session for point in trend.points] for name, trend in trends([baseline]).items()
     }
-    newer = RunResults(
-        [
-            structs.replace(each, session="new", nodeid=f"t.py::t[{each.case.id}]")
-            for each in baseline.results
-        ],
-        created=baseline.created + timedelta(1),
-    )
-    both = trends([newer, baseline])
+    new = [structs.replace(of, session="new", nodeid=f"t.py::t[{of.case.id}]") for of in baseline.results]
+    both = trends([RunResults(new, created=baseline.created + timedelta(1)), baseline])
     assert both.keys() == recorded.keys()
     assert all(
         [point.session.session for point in both[name].points] == [*recorded[name], "new"] for name in both
