@@ -80,9 +80,8 @@ def _prune(known: argparse.Namespace) -> int:
 
 def _declare_rename(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Moves the record of a case to another id, with all its epochs, in baseline files and files of "
-        "machine code. OLD may be the begin of ids: 'saxpy/numba.old' of 'saxpy/numba.old/n=8'. "
-        "Never replaces a record."
+        "Moves the record of a case to another id, with all its epochs. OLD may be the begin of ids: "
+        "'saxpy/numba.old' of 'saxpy/numba.old/n=8'. Never replaces a record."
     )
     parser.add_argument("old", metavar="OLD", help="id of a case, or the begin of several")
     parser.add_argument("new", metavar="NEW", help="what stands in its place")
@@ -133,13 +132,11 @@ def _rename(known: argparse.Namespace) -> int:
 def _declare_merge(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Unites baseline files of one problem on one device into the first of them, or into the file in "
-        "--into. Takes a file with git's conflict marks as its two sides. Of a case that each side updated, "
-        "the epoch that was opened last judges, and the other stays in the record. "
-        "With --accept or --all it records results of a run that --gpukern-report wrote: as a new epoch with "
-        "a reason, or with --append as more sessions of the current epoch. Records all sessions of a case "
-        "except those that raised a suspicion which other sessions confirmed. Refuses what is INCORRECT, "
-        "INVALID or simulated. The records go beside the tests, as seen from this folder, or to --into. "
-        "Paths in the run file are not used."
+        "--into. A file with git's conflict marks counts as its two sides. Where each side updated a case, "
+        "the newest epoch judges, and the other stays on record. With --accept or --all it records results "
+        "of a run: as a new epoch with a reason, or with --append as more sessions of the current epoch. "
+        "Refuses what is INCORRECT, INVALID or simulated. The records go beside the tests, as seen from this "
+        "folder, or to --into."
     )
     files = "baseline files, or one run file with --accept or --all"
     parser.add_argument("files", metavar="FILE", type=Path, nargs="+", help=files)

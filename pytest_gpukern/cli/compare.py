@@ -39,11 +39,10 @@ _KINDS = (*(kind.row.fail_on for kind in VerdictKind if kind.row.fail_on and kin
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Judges the times of B by those of A, case by case, as the gate does. Tells of B as gpukern report "
-        "does, and first how the machines differ. A and B are files that --gpukern-report wrote, baseline "
-        "files, or folders of baseline files. Exit status 1 means that the gate would fail a test of B: it "
-        "is INCORRECT or INVALID, or two sessions of B confirm that it is SLOWER than three sessions of A. "
-        + exits.STATUSES
+        "Judges the times of B by those of A as the gate does, and says how the machines differ. A and B are "
+        "files that --gpukern-report wrote, baseline files, or folders of these. Exit status 1 means that "
+        "the gate would fail a test of B: it is INCORRECT or INVALID, or two sessions of B confirm that it "
+        "is SLOWER than three sessions of A. " + exits.STATUSES
     )
     parser.add_argument("a", type=Path, metavar="A", help="the times to compare with")
     parser.add_argument("b", type=Path, metavar="B", help="the times that are judged")

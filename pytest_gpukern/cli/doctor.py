@@ -21,9 +21,8 @@ _WIDTH = 100
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Lists every GPU and MIG instance with the UUID that --gpukern-device takes. Checks driver, GPUs, "
-        "libraries and environment, opens each installed library in a process of its own, and names what the "
-        "project in the current folder uses and lacks. Says what is wrong and what to do, and changes "
-        "nothing. Exit status: 0 nothing is broken, 1 something is."
+        "libraries and environment, and what the project in the current folder lacks. Says what to do, and "
+        "changes nothing. Exit status: 0 nothing is broken, 1 something is."
     )
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
     parser.set_defaults(run=_doctor)

@@ -23,10 +23,9 @@ _SHOWN = 8
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Judges run files of many cards: wrong outputs, bits and times that differ from those of the other "
-        "cards, and what did not report. HOST-INDEX.json is of that host and card, as gpukern validate "
-        "--gpukern-report=FOLDER/ names files; one without an index is of the host that its folder is named "
-        "after. Exit status: 0 nothing stands out, 1 something does, 2 a wrong command line, 3 a file that "
-        "cannot be read."
+        "cards, and what did not report. HOST-INDEX.json is of that host and card; a file without an index "
+        "is of the host that its folder is named after. Exit status: 0 nothing stands out, 1 something does, "
+        "2 a wrong command line, 3 a file cannot be read."
     )
     parser.add_argument("files", metavar="DIR|RUN.json", type=Path, nargs="+", help="folders are searched")
     parser.add_argument(

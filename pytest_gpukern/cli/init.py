@@ -40,11 +40,9 @@ class _Configuration(NamedTuple):
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        f"Prepares the current folder: adds {_OPTION} to the file that pytest reads, or to {_PYPROJECT}, "
-        "and writes a first test, a workflow for GitHub and the folder of baselines. Overwrites no file. "
-        "The test is Triton's where Triton is used and Numba's CUDA is not. The workflow goes to the root of "
-        "the git repository, and runs in the current folder. If pytest reads a file of a folder above, "
-        "prints the line to add there. "
+        f"Prepares the current folder: adds {_OPTION} to the file that pytest reads, and writes a first "
+        "test, a folder for baselines and a workflow for GitHub, at the root of the repository. Overwrites "
+        "no file. If pytest reads a file of a folder above, prints the line to add there. "
         "Exit status: 0 fine, 1 a line is left for you to add, 3 a file cannot be read or written."
     )
     parser.set_defaults(run=lambda _: init(Path.cwd()))

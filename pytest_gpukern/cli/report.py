@@ -46,8 +46,7 @@ def declare_forms(parser: argparse.ArgumentParser) -> None:
         "-k",
         dest="text",
         metavar="TEXT",
-        help="only cases whose id holds this text; the terminal tells all of them, with what the device did "
-        "and the epochs of their records",
+        help="only cases whose id holds this text, told at length",
     )
 
 

@@ -14,9 +14,9 @@ from pytest_gpukern.gpu.selection import missing_gpu_reason
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Tests the timers with pytest: they read kernels of known time, and kernels that graphs time, too. "
-        "Each test prints the known time, how far the timer is off, and how far it may be. All other options "
-        "go to pytest, for example --gpukern-device=1. The exit status is pytest's, or 1 without a GPU."
+        "Tests the timers with pytest, by kernels of known time. Each test prints that time, how far the "
+        "timer is off, and how far it may be. All options go to pytest, such as --gpukern-device=1. The exit "
+        "status is pytest's, or 1 without a GPU."
     )
     parser.usage = "%(prog)s [-h] [PYTEST OPTIONS]"
     parser.set_defaults(run=lambda known: selftest(known.rest), takes_pytest_options=True)

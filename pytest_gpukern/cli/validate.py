@@ -21,26 +21,23 @@ from pytest_gpukern.values.backend_table import select_the_host_only
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Runs the suites of this package with pytest --gpu-benchmark. All other options go to pytest, for "
-        "example: gpukern validate -k vector_exp --gpukern-baseline-dir baselines. The exit status is "
-        "pytest's: 1 also if nothing was measured on a GPU, unless --gpukern-simulator=auto or "
-        "--gpukern-backend=host asks for that here, or if a case on record did not run. With --all-gpus it "
-        "is also 1 if a GPU is confirmed to be slower than the others. --gpukern-report=FOLDER/ writes "
-        "HOST-INDEX.json there, which gpukern fleet reads."
+        "Runs the suites of this package with pytest --gpu-benchmark. All other options go to pytest, such "
+        "as -k vector_exp. The exit status is pytest's: 1 also if a case on record did not run, or if "
+        "nothing was measured on a GPU, unless --gpukern-simulator=auto or --gpukern-backend=host asks for "
+        "that here. --gpukern-report=FOLDER/ writes HOST-INDEX.json there, which gpukern fleet reads."
     )
     parser.usage = "%(prog)s [-h] [--all-gpus | --dask=SCHEDULER] [PYTEST OPTIONS]"
     several = parser.add_mutually_exclusive_group()
     several.add_argument(
         "--all-gpus",
         action="store_true",
-        help="run on every visible GPU of one model side by side, kernels only, and compare the GPUs; with "
-        "--gpukern-baseline=append, record each",
+        help="run on every visible GPU of one model side by side, and compare the GPUs: status 1 if one is "
+        "confirmed to be slower",
     )
     several.add_argument(
         "--dask",
         metavar="SCHEDULER",
-        help="run on every GPU that the workers of this Dask cluster see, and compare the GPUs; it is the "
-        "scheduler's address or file",
+        help="run on every GPU that the workers of this Dask cluster see: address or file of its scheduler",
     )
     parser.set_defaults(
         run=lambda known: validate(known.rest, all_gpus=known.all_gpus, dask=known.dask),
