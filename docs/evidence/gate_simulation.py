@@ -23,10 +23,9 @@ from pytest_gpukern.gate.change import FRESH_PAIRS, FRESH_SESSIONS, MOST_FRESH_P
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gate.judge import (
     Basis,
+    Paired,
     confirm,
-    confirm_paired,
     judge,
-    judge_paired,
     shared_spread_of_pairs,
 )
 from pytest_gpukern.gate.spread import shared_spread, spread_key
@@ -313,16 +312,12 @@ def verdict_of_pairs(
     case: Sequence[Pair], first: int, threshold: float, shared: SharedSpread | None
 ) -> Verdict:
     """Returns the verdict of the first pairs; if they raise a suspicion, that of looks at the others."""
-    verdict = judge_paired(case[:first], threshold=threshold, shared=shared)
+    basis = Paired(threshold, shared)
+    verdict = judge(case[:first], basis)
     for taken in range(first + FRESH_PAIRS, len(case) + 1, FRESH_PAIRS):
         if not verdict.suspected:
             break
-        verdict = confirm_paired(
-            *(verdict, case[first:taken]),
-            threshold=threshold,
-            shared=shared,
-            last=taken == len(case),
-        )
+        verdict = confirm(verdict, case[first:taken], basis, last=taken == len(case))
     return verdict
 
 

@@ -95,11 +95,8 @@ def of_one_choice(sessions: Sequence[SessionTime], choice: Choice, enough: int) 
 
 def difference(key: str, now: Conditions, sessions: Sequence[SessionTime]) -> str | None:
     """Returns the first condition in which a recorded session differs from now, with both values, or None."""
-    if all(session.key == key and session.conditions == now for session in sessions):
-        return None
     then = [session.conditions for session in sessions]
     rows: list[tuple[str, list[object], object]] = [
-        ("", [_where(known) for known in then], _where(now)),
         ("on ", [known.device_model for known in then], now.device_model),
         ("with problem version ", [known.problem_version for known in then], now.problem_version),
         ("as ", [s.key for s in sessions], key),
@@ -109,7 +106,3 @@ def difference(key: str, now: Conditions, sessions: Sequence[SessionTime]) -> st
         if others:
             return f"recorded {label}{' and '.join(others)}, now {current}"
     return None
-
-
-def _where(conditions: Conditions) -> str:
-    return "in the simulator" if conditions.simulated else "on real hardware"
