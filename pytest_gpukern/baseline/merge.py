@@ -56,7 +56,7 @@ class Merge:
         self._reason = reason
         self._report = report
         known = (session for record in baseline.cases.values() for session in record.sessions)
-        self._processes = {session.session: session for session in known}
+        self._moments = {session.session: session.recorded for session in known}
 
     def join(self, mode: str, group: list[Result]) -> None:
         """Adds sessions of one case, as `record.trimmed` returns them.
@@ -133,12 +133,8 @@ class Merge:
         return fitting
 
     def _session(self, session: Result) -> Result:
-        """Returns a session with the moment of its process, and a name that no other process has."""
-        name, known = session.session, self._processes
-        while name in known and known[name].fingerprint != session.fingerprint:
-            name += "+"  # two processes under one id
-        first = known.setdefault(name, session)
-        return structs.replace(session, session=name, recorded=first.recorded)
+        """Returns a session with the moment of its process."""
+        return structs.replace(session, recorded=self._moments.setdefault(session.session, session.recorded))
 
     def _refuse(self, case: CaseInfo, reason: str) -> None:
         self._report.refused.append(Refusal(case.id, reason))

@@ -64,11 +64,10 @@ def trimmed(result: Result, *, recorded: str = "") -> Result:
     once, by its first launch.
     """
     kernels, launched = launches_of(result)
-    own = structs.replace(result.case, baseline_dir="")
+    as_it_is = ("fingerprint", "autotuned", "dtype", "corners", "held", "inputs", "scalars", "files")
     return Result(
-        own,
+        structs.replace(result.case, baseline_dir=""),
         result.case.id,
-        result.fingerprint,
         simulated=False,
         correctness=Correctness.PASSED if result.errors else Correctness.UNCHECKED,
         errors={
@@ -82,18 +81,10 @@ def trimmed(result: Result, *, recorded: str = "") -> Result:
         ),
         kernels=kernels,
         launched=launched,
-        autotuned=result.autotuned,
-        dtype=result.dtype,
         session=result.session or "unknown",
         recorded=recorded,
         canaries={name: finite(ns) for name, ns in result.canaries.items()},
-        corners=result.corners,
-        held=result.held,
-        inputs=result.inputs,
-        scalars=result.scalars,
-        files=result.files,
-        provenance=result.provenance,
-        declared=result.declared,
+        **{name: getattr(result, name) for name in (*as_it_is, "provenance", "declared")},
     )
 
 

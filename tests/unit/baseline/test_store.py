@@ -311,20 +311,6 @@ def ids(folder):
 # --- what sessions share --------------------------------------------------------------------------
 
 
-def test_two_processes_under_one_id_keep_what_is_their_own(tmp_path):
-    record(
-        "create",
-        session(tmp_path, 1),
-        session(tmp_path, 1, variant="cupy", fingerprint=Fingerprint(driver_version="590")),
-    )
-    baseline = load(path_in(tmp_path))
-    drivers = {
-        case_id: epochs(tmp_path, case_id)[0].sessions[0].fingerprint.driver_version
-        for case_id in baseline.cases
-    }
-    assert drivers == {CASE: "580.159", "vector_exp-cupy-n=1000": "590"}
-
-
 def test_a_further_session_changes_the_line_of_its_case_and_adds_one_of_its_process(tmp_path):
     record("create", session(tmp_path, 1, kernels=KERNELS), session(tmp_path, 1, variant="cupy"))
     before = [line.rstrip(",") for line in path_in(tmp_path).read_text().splitlines()]
