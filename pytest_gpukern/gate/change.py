@@ -174,13 +174,12 @@ class Change:
         Without recorded sessions it counts fresh pairs. Returns None if `MOST_SESSIONS` of both are too few.
         """
         distance, large = abs(limit - abs(self.delta)), abs(self.delta) >= limit
-        errors = self._between_any if large else (self,)
-        quantiles = [student_t(CONFIRMING if large else SCREENING, change.dof) for change in errors]
+        errors, confidence = (self._between_any, CONFIRMING) if large else ((self,), SCREENING)
         for count in range(1, MOST_SESSIONS + 1):
             recorded = max(self.recorded, count) if self.recorded else 0
             fresh = max(self.fresh, count)
-            pairs = zip(quantiles, errors, strict=True)
-            if all(quantile * change.error(fresh, recorded) <= distance for quantile, change in pairs):
+            reaches = (student_t(confidence, of.dof) * of.error(fresh, recorded) for of in errors)
+            if max(reaches) <= distance:
                 return recorded, fresh
         return None
 

@@ -56,7 +56,7 @@ class SessionTime(Struct, frozen=True, gc=False):
 
     @classmethod
     def of(
-        cls, result: Result, timed: Measurement, *, device_model: str, opening: bool = False, epoch: int = 0
+        cls, result: Result, timed: Measurement, device_model: str, *, opening: bool = False, epoch: int = 0
     ) -> SessionTime:
         """Returns a time of a recorded session; `device_model` is of the record that holds it."""
         conditions = Conditions(result.case.problem_version, device_model)
