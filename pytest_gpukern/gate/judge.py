@@ -430,15 +430,8 @@ def _by_interval(since: Since, threshold: float) -> Verdict:
         kind, reason = VerdictKind.FASTER, f"{numbers(change)}, threshold {bound}"
     elif -limit <= change.low and change.high <= limit:
         kind, reason = VerdictKind.SAME, f"{numbers(change)}, inside ±{bound}"
-    return Verdict(
-        kind,
-        reason,
-        ratio_of(change.delta),
-        ratio_of(change.low),
-        ratio_of(change.high),
-        ratio_of(detectable),
-        sessions=change.fresh,
-    )
+    ratio, low, high = map(ratio_of, (change.delta, change.low, change.high))
+    return Verdict(kind, reason, ratio, low, high, ratio_of(detectable), sessions=change.fresh)
 
 
 def _others(times: Iterable[Measurement]) -> float:
@@ -497,17 +490,11 @@ def _decided(
     change, limit = since.change, math.log1p(threshold)
     sure = change.least(CONFIRMING) if change.delta > 0 else -math.inf
     if since.apart and sure >= limit:
-        text = f"{numbers(change)}{since.words}, threshold {100 * threshold:g} %"
+        own = _by_interval(since, threshold)
+        by_it = {name: getattr(own, name) for name in ("kind", "ratio", "ratio_low", "ratio_high")}
         sessions = f"{_sessions(change)} confirmed at least {percent(sure)} (97.5 %)"
-        return structs.replace(
-            again,
-            kind=VerdictKind.SLOWER,
-            reason="; ".join([text, sessions, *remarks]),
-            ratio=ratio_of(change.delta),
-            ratio_low=ratio_of(change.low),
-            ratio_high=ratio_of(change.high),
-            suspected=False,
-        )
+        reason = "; ".join([own.reason, sessions, *remarks])
+        return structs.replace(again, **by_it, reason=reason, suspected=False)
     if again.kind is VerdictKind.SLOWER:
         words = undecided_words(change, limit, change.detectable(limit, screening=suspicion.sessions))
         if sure >= limit:
