@@ -6,7 +6,7 @@ import pytest
 from made_up_past import BEFORE, UUID, facts, kernel, now, past, session
 from msgspec import structs
 
-from pytest_gpukern.findings.explain import because, cycles_change, dimensions
+from pytest_gpukern.findings.explain import because, cycles_change
 from pytest_gpukern.values.difference import CYCLES, Difference
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import Choice, Verdict
@@ -38,11 +38,7 @@ GREW = facts(code="cafe", registers=96, local_bytes=128, shared_bytes=1024)
         (running(facts()), (), (SAME_CODE,)),
         (running(facts(code="cafe")), (), (NEW_CODE,)),
         (running(GREW), (), (NEW_CODE, "registers 32 → 96", "local 0 → 128 B", "shared 0 → 1024 B")),
-        (
-            running(facts(code="cafe")),
-            (session(), session(kernel(code="cafe"))),
-            (SAME_CODE,),
-        ),
+        (running(facts(code="cafe")), (session(), session(kernel(code="cafe"))), (SAME_CODE,)),
         # without hashes only what is known is told; one by another method, as of whole modules, tells nothing
         (running(facts(code=None, registers=40)), (CODELESS,), ("registers 32 → 40",)),
         (running(facts(code=None)), (CODELESS,), ()),
@@ -51,9 +47,9 @@ GREW = facts(code="cafe", registers=96, local_bytes=128, shared_bytes=1024)
         (running(facts(code="code:cafe")), (session(), OF_MODULE), (NEW_CODE,)),
         (running(facts(code="code:beef")), (session(), OF_MODULE), (SAME_CODE,)),
         # another launch
-        (running(facts(grid=(32, 4, 1))), (), (SAME_CODE, "grid 63 → 32×4")),
+        (running(facts(grid=(32, 1, 4))), (), (SAME_CODE, "grid 63 → 32×1×4")),
         (running(facts(grid=(9, 1, 1), block=(512, 1, 1))), (SIZELESS,), (SAME_CODE,)),
-        (running(facts(), facts(block=(9, 1, 1))), (), (SAME_CODE, "block 256 → 256 or 9")),
+        (running(facts(), facts(block=(1, 1, 1))), (), (SAME_CODE, "block 256 → 256 or 1")),
         # kernels that came and went; many with the same to say are counted
         (running(*A_AND_B), (A_AND_C, A_AND_C), (f"a: {SAME_CODE}", "new: kernel b", "gone: kernel c")),
         (running(facts("a")), (A_AND_C, session(kernel("a"))), (SAME_CODE,)),
@@ -66,14 +62,6 @@ GREW = facts(code="cafe", registers=96, local_bytes=128, shared_bytes=1024)
 )
 def test_what_changed_in_the_kernels(result, recorded, expected):
     assert reasons(result, *recorded) == expected
-
-
-@pytest.mark.parametrize(
-    ("size", "words"),
-    [((1, 1, 1), "1"), ((15625, 1, 1), "15625"), ((63, 4, 1), "63×4"), ((2, 1, 3), "2×1×3")],
-)
-def test_a_size_is_written_without_the_trailing_ones(size, words):
-    assert dimensions(size) == words
 
 
 # clocks
