@@ -194,13 +194,12 @@ def sessions_to_record(result: Result, sessions: Sequence[Result]) -> list[Resul
     """Returns the sessions that a record takes, of all that a run measured of a test; oldest first.
 
     If they confirmed a slowdown, we leave out the sessions that raised the suspicion. More followed because
-    these were slow, so their mean is biased upwards (the winner's curse). In an epoch of three sessions, a
-    biased one moves the mean by a third of its bias, and hides as much of the next slowdown. The verdict does
-    not rest on them either.
+    these were slow, so their mean is biased upwards (the winner's curse), and would hide a part of the next
+    slowdown. The verdict does not rest on them either.
 
     If they refuted it, we keep all. The first session alone decides whether more follow, so over many runs
-    the mean of all sessions is the case's mean (Wald's identity). Leaving out slow sessions only would cut
-    off the upper tail: the record would be too fast and too narrow, and later runs would be blamed for it.
+    the mean of all is the case's mean (Wald's identity). Without the slow ones the record would be too fast
+    and too narrow, and later runs would be blamed for it.
 
     Args:
         result: what the run reports, with its verdicts.
