@@ -10,7 +10,7 @@ import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Annotated, TypeVar
@@ -92,9 +92,9 @@ def trimmed_time(measured: Measurement) -> Measurement:
     seen = measured.observations
     kept: Observations = {}
     for name, figures in _KEPT.items():
-        known = {figure: finite(seen.get(name, {}).get(figure)) for figure in figures}
-        if any(number is not None for number in known.values()):
-            kept[name] = {figure: number for figure, number in known.items() if number is not None}
+        known = ((figure, finite(seen.get(name, {}).get(figure))) for figure in figures)
+        if held := {figure: number for figure, number in known if number is not None}:
+            kept[name] = {**held}
     samples = measured.samples_ns
     return Measurement(
         measured.scope,
@@ -270,8 +270,7 @@ class Record(Stored, frozen=True):
         def of(session: Result) -> Result:
             return structs.replace(session, case=_renamed(session.case, case_id), nodeid=case_id)
 
-        epochs = (structs.replace(of_, sessions=tuple(map(of, of_.sessions))) for of_ in self.epochs)
-        return structs.replace(self, case=case_id, epochs=tuple(epochs))
+        return structs.replace(self._with_each(of), case=case_id)
 
     def comparable(self, key: str) -> tuple[SessionTime, ...]:
         """Returns what the gate compares a measurement with, from the current epoch.
@@ -310,9 +309,10 @@ class Record(Stored, frozen=True):
 
     def for_report(self) -> Record:
         """Returns what a report shows: the interval of each session, and when and where it was measured."""
-        epochs = (
-            structs.replace(epoch, sessions=tuple(map(_for_report, epoch.sessions))) for epoch in self.epochs
-        )
+        return self._with_each(_for_report)
+
+    def _with_each(self, of: Callable[[Result], Result]) -> Record:
+        epochs = (structs.replace(epoch, sessions=tuple(map(of, epoch.sessions))) for epoch in self.epochs)
         return structs.replace(self, epochs=tuple(epochs))
 
     def _times(self, epochs: Iterable[Epoch], key: str | None) -> tuple[SessionTime, ...]:

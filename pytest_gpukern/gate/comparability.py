@@ -96,13 +96,12 @@ def of_one_choice(sessions: Sequence[SessionTime], choice: Choice, enough: int) 
 def difference(key: str, now: Conditions, sessions: Sequence[SessionTime]) -> str | None:
     """Returns the first condition in which a recorded session differs from now, with both values, or None."""
     then = [session.conditions for session in sessions]
-    rows: list[tuple[str, list[object], object]] = [
+    rows: tuple[tuple[str, list[object], object], ...] = (
         ("on ", [known.device_model for known in then], now.device_model),
         ("with problem version ", [known.problem_version for known in then], now.problem_version),
-        ("as ", [s.key for s in sessions], key),
-    ]
+        ("as ", [session.key for session in sessions], key),
+    )
     for label, recorded, current in rows:
-        others = [str(value) for value in dict.fromkeys(recorded) if value != current]
-        if others:
+        if others := [str(value) for value in dict.fromkeys(recorded) if value != current]:
             return f"recorded {label}{' and '.join(others)}, now {current}"
     return None

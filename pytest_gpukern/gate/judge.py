@@ -306,11 +306,7 @@ def confirm(suspicion: Verdict, fresh: Fresh, basis: Basis | Paired, *, last: bo
         return _unconfirmed(suspicion, again)
     despite = _despite_others(basis.old_and_new(fresh)[1])
     changes = basis.changes(fresh, least=again.kind is VerdictKind.SLOWER)
-    decided = [
-        _decided(suspicion, again, since, basis.threshold, [*despite, *basis.remarks(since.change)])
-        for since in changes
-    ]
-    verdict = _first_slower(decided)
+    verdict = _first_slower([_decided(suspicion, again, since, basis, despite) for since in changes])
     may_be = changes[0].apart and changes[0].change.delta >= math.log1p(basis.threshold)
     return suspicion if may_be and verdict.kind is VerdictKind.UNDECIDED and not last else verdict
 
@@ -485,12 +481,13 @@ def _up_to(table: Mapping[_Number, _Row], most: _Number) -> _Row:
 
 
 def _decided(
-    suspicion: Verdict, again: Verdict, since: Since, threshold: float, remarks: Sequence[str]
+    suspicion: Verdict, again: Verdict, since: Since, basis: Basis | Paired, despite: Sequence[str]
 ) -> Verdict:
-    change, limit = since.change, math.log1p(threshold)
+    change, limit = since.change, math.log1p(basis.threshold)
+    remarks = [*despite, *basis.remarks(change)]
     sure = change.least(CONFIRMING) if change.delta > 0 else -math.inf
     if since.apart and sure >= limit:
-        own = _by_interval(since, threshold)
+        own = _by_interval(since, basis.threshold)
         by_it = {name: getattr(own, name) for name in ("kind", "ratio", "ratio_low", "ratio_high")}
         sessions = f"{_sessions(change)} confirmed at least {percent(sure)} (97.5 %)"
         reason = "; ".join([own.reason, sessions, *remarks])
