@@ -157,19 +157,6 @@ def code_changes(result: Result, sessions: Sequence[Result]) -> Iterator[Differe
         yield Difference("launches", " or ".join(map(str, before)), str(now))
 
 
-def cycles_change(time_change: float, clock_change: float) -> Difference | None:
-    """Returns what a change of the time means beside a change of the clock; None where that explains nothing.
-
-    Cycles are time times clock, so their logarithms add.
-    """
-    cycles = time_change + clock_change
-    if abs(cycles) <= _SAME_CYCLES * abs(time_change):
-        return Difference(CYCLES)
-    if abs(cycles) < abs(time_change):
-        return Difference(CYCLES, now=percent(cycles))
-    return None
-
-
 class ClockChange(NamedTuple):
     """Holds a clock that is not what it was: its recorded and its new value in MHz."""
 
@@ -204,12 +191,15 @@ def _clock_changes(
 ) -> list[Difference]:
     """Returns clocks that moved, and whether the multiprocessors' explains the time of a kernel."""
     first, sm, memory = deciding[0], clock_change(deciding, past), clock_change(deciding, past, "memory_mhz")
-    cycles = None
+    moved = [sm.difference()] if sm else []
     on_device = first.scope == "kernel" and timer_row(first.timer).device_timed
     if sm and on_device and verdict.ratio and is_about(verdict.ratio, deciding, past):
-        cycles = cycles_change(math.log(verdict.ratio), math.log(sm.now_mhz / sm.before_mhz))
-    moved = (sm and sm.difference(), cycles, memory and memory.difference("memory clock"))
-    return [difference for difference in moved if difference]
+        time_change = math.log(verdict.ratio)
+        cycles = time_change + math.log(sm.now_mhz / sm.before_mhz)  # they are time times clock
+        if abs(cycles) < abs(time_change):  # else the clock explains nothing
+            same = abs(cycles) <= _SAME_CYCLES * abs(time_change)
+            moved.append(Difference(CYCLES, now=None if same else percent(cycles)))
+    return [*moved, memory.difference("memory clock")] if memory else moved
 
 
 def is_about(ratio: float, deciding: Sequence[Measurement], past: Sequence[SessionTime]) -> bool:

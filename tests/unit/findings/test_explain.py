@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from made_up_past import BEFORE, UUID, facts, kernel, now, past, session
 from msgspec import structs
 
-from pytest_gpukern.findings.explain import because, cycles_change
-from pytest_gpukern.values.difference import CYCLES, Difference
+from pytest_gpukern.findings.explain import because
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import Choice, Verdict
 from pytest_gpukern.values.verdict_table import VerdictKind
@@ -77,6 +78,11 @@ def at(*clocks_mhz):
         (now(1980 / 1725, sm_mhz=1725.0), (), ("clock 1980 → 1725 MHz", SAME_CYCLES)),
         (now(1.15 * 1.1, sm_mhz=1800.0), (), ("clock 1980 → 1800 MHz", "in cycles +15.0 %")),
         (now(1.02, sm_mhz=1800.0), (), ("clock 1980 → 1800 MHz",)),
+        # cycles are the same where a quarter of the change or less remains
+        (now(math.e, sm_mhz=1980 * math.exp(-0.7501)), (), ("clock 1980 → 935 MHz", SAME_CYCLES)),
+        (now(math.e, sm_mhz=1980 * math.exp(-0.7499)), (), ("clock 1980 → 935 MHz", "in cycles +28.4 %")),
+        (now(math.e, sm_mhz=1980 * math.exp(-1.5)), (), ("clock 1980 → 442 MHz", "in cycles −39.3 %")),
+        (now(1 / math.e, sm_mhz=1980 * math.exp(0.7501)), (), ("clock 1980 → 4192 MHz", SAME_CYCLES)),
         (now(clocks={"memory_mhz": 1593}), (), ("memory clock 2619 → 1593 MHz",)),
         # by more than 0.3 %, the spread within the session, which is 6 MHz here, and that of the recorded
         (now(sm_mhz=1994.0), at(2000.0), ()),
@@ -114,21 +120,6 @@ def test_the_clock_is_that_of_the_sessions_that_decided(clocks_mhz, expected):
     """The suspicion's ran at another."""
     deciding = [now(1980 / 1725, sm_mhz=mhz).measurements[0] for mhz in clocks_mhz]
     assert reasons(now(1980 / 1725, sm_mhz=1100.0), deciding=deciding) == (SAME_CODE, *expected)
-
-
-@pytest.mark.parametrize(
-    ("time", "clock", "expected"),
-    [
-        (1.0, -0.75, Difference(CYCLES)),
-        (1.0, -0.74, Difference(CYCLES, now="+29.7 %")),
-        (-1.0, 0.75, Difference(CYCLES)),
-        (1.0, 0.0, None),
-        (1.0, 0.1, None),
-        (1.0, -2.0, None),
-    ],
-)
-def test_cycles_are_the_same_where_a_quarter_of_the_change_or_less_remains(time, clock, expected):
-    assert cycles_change(time, clock) == expected
 
 
 # fingerprints

@@ -175,19 +175,6 @@ def test_neither_the_unit_of_time_nor_the_order_of_sessions_matters(delta, sprea
     assert judged(unit * BASE_NS, spread) == pytest.approx(judged(BASE_NS, sorted(spread)), rel=1e-6)
 
 
-@given(
-    st.lists(st.floats(-1, 1), min_size=2, max_size=10),
-    st.lists(st.floats(-0.05, 0.05), min_size=1, max_size=8),
-    st.sampled_from(["event", "host", "unheard-of"]),
-)
-def test_a_longer_time_is_never_judged_faster(deltas, spread, timer):
-    order, key = {FASTER: 0, SAME: 1, UNDECIDED: 1, SLOWER: 2}, f"kernel/{timer}/cold"
-    sessions = [recorded(BASE_NS * math.exp(each), key=key) for each in spread]
-    times = [measured(BASE_NS * math.exp(delta), key=key) for delta in sorted(deltas)]
-    ranks = [order[verdict([time], sessions, jitter_ns=100).kind] for time in times]
-    assert ranks == sorted(ranks)
-
-
 @given(st.floats(-0.3, 0.3), st.integers(1, 5), halves, st.floats(0, 0.1))
 def test_verdicts_follow_from_the_interval_alone(delta, count, half, threshold):
     found = verdict([measured(BASE_NS * math.exp(delta), half)], [recorded()] * count, threshold=threshold)

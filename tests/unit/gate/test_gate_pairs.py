@@ -159,10 +159,7 @@ def test_more_pairs_raise_fewer_false_alarms_and_the_hosts_clock_raises_more(tim
 def test_a_pair_with_a_time_of_nothing_cannot_be_compared():
     fresh = [*pairs(0), (measured(1e6, key=CUPTI), measured(0.0, key=CUPTI))]
     found, after = judged(fresh), looked_at(fresh)
-    reason = "a median is 0 ns, less than the timer resolves"
-    assert (found.kind, found.reason, found.ratio) == (UNDECIDED, reason, None)
-    assert (after.kind, after.unconfirmed) == (UNDECIDED, True)
-    assert after.reason == f"suspected +5.1 %, not confirmed by fresh sessions: {reason}"
+    assert (found.kind, found.ratio, after.kind, after.unconfirmed) == (UNDECIDED, None, UNDECIDED, True)
 
 
 def test_the_runs_cases_share_the_spread_of_their_ratios():
