@@ -49,10 +49,8 @@ def test_the_file_is_versioned_and_rounded_and_a_case_is_a_line(folder):
     (timed,) = session["measurements"]
     assert f"{timed['scope']}/{timed['timer']}/{timed['cache']}" == KERNEL
     assert timed["summary"] == {"median_ns": 50_000.0, "low_ns": 49_950.0, "high_ns": 50_050.0, "n": 11}
-    assert (timed["mean_ns"], timed["quantiles_ns"]) == (
-        50_000.0,
-        [49_775.0, 49_875.0, 50_000.0, 50_125.0, 50_225.0],
-    )
+    assert timed["mean_ns"] == 50_000.0
+    assert timed["quantiles_ns"] == [49_775.0, 49_875.0, 50_000.0, 50_125.0, 50_225.0]
     assert session["first_call_ns"] == 123457000  # six significant digits
     assert epoch["shared"]["errors"]["out"]["max_rel"] == 2.12346e-7
     process = content["processes"][session["session"]]
