@@ -21,13 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.gate.change import FRESH_PAIRS, FRESH_SESSIONS, MOST_FRESH_PAIRS
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
-from pytest_gpukern.gate.judge import (
-    Basis,
-    Paired,
-    confirm,
-    judge,
-    shared_spread_of_pairs,
-)
+from pytest_gpukern.gate.judge import Basis, Paired, confirm, judge, shared_spread_of_pairs
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.measure.statistics import student_t
 from pytest_gpukern.values.result import Measurement, Summary
