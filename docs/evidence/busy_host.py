@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
-from pytest_gpukern.gate.judge import Basis, confirm, confirm_paired, judge, judge_paired
+from pytest_gpukern.gate.judge import Basis, Paired, confirm, judge
 from pytest_gpukern.measure.host_load import LEAST, LOAD, LOOP, MOST, OTHERS_SHARE, STALLED_NS, UNFAIR
 from pytest_gpukern.values.result import Measurement, Summary
 from pytest_gpukern.values.verdict_table import VerdictKind
@@ -71,8 +71,8 @@ def by_record(record: Sequence[Measurement], fresh: Sequence[Measurement]) -> Ve
 
 def by_pairs(pairs: Sequence[Pair]) -> Verdict:
     """Judges four pairs, and confirms a suspicion by the eight others."""
-    verdict = judge_paired(pairs[:4], threshold=THRESHOLD)
-    return confirm_paired(verdict, pairs[4:], threshold=THRESHOLD) if verdict.suspected else verdict
+    verdict = judge(pairs[:4], Paired(THRESHOLD))
+    return confirm(verdict, pairs[4:], Paired(THRESHOLD)) if verdict.suspected else verdict
 
 
 def replay(sessions: Sessions, case: str, factor: float, how: str, runs: int = RUNS) -> Counter[VerdictKind]:

@@ -23,10 +23,9 @@ from pytest_gpukern.gate.change import FRESH_PAIRS, FRESH_SESSIONS, MOST_FRESH_P
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gate.judge import (
     Basis,
+    Paired,
     confirm,
-    confirm_paired,
     judge,
-    judge_paired,
     may_be_slower,
     shared_spread_of_pairs,
 )
@@ -317,19 +316,15 @@ def verdict_of_pairs(
 
     Two more are first ones, too, if they leave open a time that may be slower.
     """
-    verdict = judge_paired(case[:first], threshold=threshold, shared=shared)
+    basis = Paired(threshold, shared)
+    verdict = judge(case[:first], basis)
     if may_be_slower(verdict):
         first += FRESH_PAIRS
-        verdict = judge_paired(case[:first], threshold=threshold, shared=shared)
+        verdict = judge(case[:first], basis)
     for taken in range(first + FRESH_PAIRS, len(case) + 1, FRESH_PAIRS):
         if not verdict.suspected:
             break
-        verdict = confirm_paired(
-            *(verdict, case[first:taken]),
-            threshold=threshold,
-            shared=shared,
-            last=taken == len(case),
-        )
+        verdict = confirm(verdict, case[first:taken], basis, last=taken == len(case))
     return verdict
 
 

@@ -119,10 +119,15 @@ def _whole(value: Any, known: JsonDict) -> Any:
 
 
 def whole_record(record: Any, processes: Any) -> Any:
-    if not isinstance(record, dict) or not isinstance(record.get("epochs"), list):
+    """Returns a record with whole sessions. What is malformed stays as it is, and its schema refuses it."""
+    try:
+        epochs = []
+        for epoch in record["epochs"]:
+            shared = {**epoch.get("shared", {}), "nodeid": record["case"]}
+            whole = [unfolded(session, processes, shared) for session in epoch["sessions"]]
+            epochs.append({**{name: of for name, of in epoch.items() if name != "shared"}, "sessions": whole})
+    except (AttributeError, KeyError, TypeError):
         return record
-    given = {"nodeid": record.get("case")}
-    epochs = [unfolded_sessions(epoch, processes, given) for epoch in record["epochs"]]
     return {**record, "epochs": epochs}
 
 
@@ -172,11 +177,15 @@ def render(baseline: Baseline) -> bytes:
 
 
 def folded_record(record: Record, processes: Processes) -> JsonDict:
-    epochs = []
+    """Returns for each epoch what its sessions share, and what each has beyond that."""
+    epochs, given = [], {"nodeid": record.case}
+    apart = {*_OF_A_PROCESS, *_OF_A_SESSION, *given}
     for epoch in record.epochs:
         reason = {"reason": epoch.reason} if epoch.reason is not None else {}
-        folded = processes.folded_sessions(epoch.sessions, {"nodeid": record.case})
-        epochs.append({"opened": epoch.opened, **reason, **folded})
+        shared = {name: of for name, of in fields(epoch.sessions[0]).items() if name not in apart}
+        own = [processes.folded(session, shared | given) for session in epoch.sessions]
+        shared = beyond(defaults(Result), shared)
+        epochs.append({"opened": epoch.opened, **reason, "shared": shared, "sessions": own})
     return {"case": record.case, "epochs": epochs}
 
 
@@ -208,17 +217,6 @@ class Processes:
         known = defaults(Result) | process | dict(shared)
         return beyond(known, fields(result))
 
-    def folded_sessions(self, results: Iterable[Result], given: Mapping[str, Any]) -> JsonDict:
-        """Returns what the sessions of a case share, and what each has beyond that.
-
-        Fields that are `given` are not written, since the reader knows them.
-        """
-        sessions = tuple(results)
-        apart = {*_OF_A_PROCESS, *_OF_A_SESSION, *given}
-        shared = {name: of for name, of in fields(sessions[0]).items() if name not in apart}
-        own = [self.folded(session, shared | dict(given)) for session in sessions]
-        return {"shared": beyond(defaults(Result), shared), "sessions": own}
-
     def table(self) -> JsonDict:
         return {name: beyond(defaults(Result), process) for name, process in self._first.items()}
 
@@ -230,14 +228,3 @@ def unfolded(result: Any, processes: Any, shared: Mapping[str, Any] = MappingPro
     name = result.get("session", "")
     process = processes.get(name) if isinstance(processes, dict) and isinstance(name, str) else None
     return {**(process if isinstance(process, dict) else {}), **shared, **result}
-
-
-def unfolded_sessions(folded: Any, processes: Any, given: Mapping[str, Any]) -> Any:
-    """Returns an epoch with whole sessions as plain JSON. What is malformed stays as it is."""
-    if not isinstance(folded, dict) or not isinstance(folded.get("sessions"), list):
-        return folded
-    shared = folded.get("shared", {})
-    if not isinstance(shared, dict):
-        return folded
-    whole = [unfolded(session, processes, {**shared, **given}) for session in folded["sessions"]]
-    return {**{name: of for name, of in folded.items() if name != "shared"}, "sessions": whole}

@@ -56,7 +56,7 @@ class Merge:
         self._reason = reason
         self._report = report
         known = (session for record in baseline.cases.values() for session in record.sessions)
-        self._processes = {session.session: session for session in known}
+        self._moments = {session.session: session.recorded for session in known}
 
     def join(self, mode: str, group: list[Result]) -> None:
         """Adds sessions of one case, as `record.trimmed` returns them.
@@ -133,12 +133,8 @@ class Merge:
         return fitting
 
     def _session(self, session: Result) -> Result:
-        """Returns a session with the moment of its process, and a name that no other process has."""
-        name, known = session.session, self._processes
-        while name in known and known[name].fingerprint != session.fingerprint:
-            name += "+"  # two processes under one id
-        first = known.setdefault(name, session)
-        return structs.replace(session, session=name, recorded=first.recorded)
+        """Returns a session with the moment of its process."""
+        return structs.replace(session, recorded=self._moments.setdefault(session.session, session.recorded))
 
     def _refuse(self, case: CaseInfo, reason: str) -> None:
         self._report.refused.append(Refusal(case.id, reason))
@@ -198,13 +194,12 @@ def sessions_to_record(result: Result, sessions: Sequence[Result]) -> list[Resul
     """Returns the sessions that a record takes, of all that a run measured of a test; oldest first.
 
     If they confirmed a slowdown, we leave out the sessions that raised the suspicion. More followed because
-    these were slow, so their mean is biased upwards (the winner's curse). In an epoch of three sessions, a
-    biased one moves the mean by a third of its bias, and hides as much of the next slowdown. The verdict does
-    not rest on them either.
+    these were slow, so their mean is biased upwards (the winner's curse), and would hide a part of the next
+    slowdown. The verdict does not rest on them either.
 
     If they refuted it, we keep all. The first session alone decides whether more follow, so over many runs
-    the mean of all sessions is the case's mean (Wald's identity). Leaving out slow sessions only would cut
-    off the upper tail: the record would be too fast and too narrow, and later runs would be blamed for it.
+    the mean of all is the case's mean (Wald's identity). Without the slow ones the record would be too fast
+    and too narrow, and later runs would be blamed for it.
 
     Args:
         result: what the run reports, with its verdicts.

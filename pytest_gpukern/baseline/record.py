@@ -10,7 +10,7 @@ import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Annotated, TypeVar
@@ -64,11 +64,10 @@ def trimmed(result: Result, *, recorded: str = "") -> Result:
     once, by its first launch.
     """
     kernels, launched = launches_of(result)
-    own = structs.replace(result.case, baseline_dir="")
+    as_it_is = ("fingerprint", "autotuned", "dtype", "corners", "held", "inputs", "scalars", "files")
     return Result(
-        own,
+        structs.replace(result.case, baseline_dir=""),
         result.case.id,
-        result.fingerprint,
         simulated=False,
         correctness=Correctness.PASSED if result.errors else Correctness.UNCHECKED,
         errors={
@@ -82,18 +81,10 @@ def trimmed(result: Result, *, recorded: str = "") -> Result:
         ),
         kernels=kernels,
         launched=launched,
-        autotuned=result.autotuned,
-        dtype=result.dtype,
         session=result.session or "unknown",
         recorded=recorded,
         canaries={name: finite(ns) for name, ns in result.canaries.items()},
-        corners=result.corners,
-        held=result.held,
-        inputs=result.inputs,
-        scalars=result.scalars,
-        files=result.files,
-        provenance=result.provenance,
-        declared=result.declared,
+        **{name: getattr(result, name) for name in (*as_it_is, "provenance", "declared")},
     )
 
 
@@ -101,9 +92,9 @@ def trimmed_time(measured: Measurement) -> Measurement:
     seen = measured.observations
     kept: Observations = {}
     for name, figures in _KEPT.items():
-        known = {figure: finite(seen.get(name, {}).get(figure)) for figure in figures}
-        if any(number is not None for number in known.values()):
-            kept[name] = {figure: number for figure, number in known.items() if number is not None}
+        known = ((figure, finite(seen.get(name, {}).get(figure))) for figure in figures)
+        if held := {figure: number for figure, number in known if number is not None}:
+            kept[name] = {**held}
     samples = measured.samples_ns
     return Measurement(
         measured.scope,
@@ -258,9 +249,8 @@ class Record(Stored, frozen=True):
     def keys(self) -> set[str]:
         return {key for epoch in self.epochs for key in epoch.keys}
 
-    def current(self, key: str | None = None) -> Epoch | None:
-        """Returns the newest epoch that holds a measurement: an update of one scope leaves others judged."""
-        return next((epoch for epoch in reversed(self.epochs) if key is None or key in epoch.keys), None)
+    def _holding(self, key: str | None) -> list[Epoch]:
+        return [epoch for epoch in self.epochs if key is None or key in epoch.keys]
 
     def opening(self, epoch: Epoch) -> Record:
         """Returns the record with a new current epoch.
@@ -280,8 +270,7 @@ class Record(Stored, frozen=True):
         def of(session: Result) -> Result:
             return structs.replace(session, case=_renamed(session.case, case_id), nodeid=case_id)
 
-        epochs = (structs.replace(of_, sessions=tuple(map(of, of_.sessions))) for of_ in self.epochs)
-        return structs.replace(self, case=case_id, epochs=tuple(epochs))
+        return structs.replace(self._with_each(of), case=case_id)
 
     def comparable(self, key: str) -> tuple[SessionTime, ...]:
         """Returns what the gate compares a measurement with, from the current epoch.
@@ -295,46 +284,46 @@ class Record(Stored, frozen=True):
         return tuple(time for other in wanted for time in self.past(other))
 
     def past(self, key: str | None = None) -> tuple[SessionTime, ...]:
-        """Returns the sessions of the epoch that a measurement is judged by, oldest first.
+        """Returns the sessions of the newest epoch that holds a measurement, oldest first.
 
-        Without a `key` it returns each session of the newest epoch once, with one of its times.
+        So an update of one scope leaves others judged. Without a `key` it returns each session of the newest
+        epoch once, with one of its times.
         """
-        return self._times(self.current(key), key)
+        return self._times(self._holding(key)[-1:], key)
 
     def times(self, key: str) -> tuple[SessionTime, ...]:
         """Returns the sessions of all epochs under a key, oldest first."""
-        return tuple(time for epoch in self.epochs if key in epoch.keys for time in self._times(epoch, key))
+        return self._times(self._holding(key), key)
 
     def anchor(self, key: str) -> tuple[SessionTime, ...]:
         """Returns the sessions of the oldest epoch under `key`; none if that is the current one.
 
         They show small steps that have added up.
         """
-        first = next((epoch for epoch in self.epochs if key in epoch.keys), None)
-        return () if first is self.current(key) else self._times(first, key)
+        return self._times(self._holding(key)[:-1][:1], key)
 
     def newer_epoch(self, key: str) -> str | None:
         """Returns when the newest epoch was opened if `key` is judged by an older one, or None."""
-        current = self.current(key)
-        return None if current is None or current is self.epochs[-1] else self.epochs[-1].opened
+        older = key in self.keys and key not in self.epochs[-1].keys
+        return self.epochs[-1].opened if older else None
 
     def for_report(self) -> Record:
         """Returns what a report shows: the interval of each session, and when and where it was measured."""
-        epochs = (
-            structs.replace(epoch, sessions=tuple(map(_for_report, epoch.sessions))) for epoch in self.epochs
-        )
+        return self._with_each(_for_report)
+
+    def _with_each(self, of: Callable[[Result], Result]) -> Record:
+        epochs = (structs.replace(epoch, sessions=tuple(map(of, epoch.sessions))) for epoch in self.epochs)
         return structs.replace(self, epochs=tuple(epochs))
 
-    def _times(self, epoch: Epoch | None, key: str | None) -> tuple[SessionTime, ...]:
-        if epoch is None:
-            return ()
-        first, place = 0 if key is None else epoch.first(key), self.epochs.index(epoch)
-        all_of = [(of, of.time(key) if key is not None else of.measurements[0]) for of in epoch.sessions]
-        timed = [(session, time) for session, time in all_of if time is not None]
-        return tuple(
-            SessionTime.of(session, time, device_model=self.device_model, opening=number < first, epoch=place)
-            for number, (session, time) in enumerate(timed)
-        )
+    def _times(self, epochs: Iterable[Epoch], key: str | None) -> tuple[SessionTime, ...]:
+        times = []
+        for epoch in epochs:
+            place, first = self.epochs.index(epoch), 0 if key is None else epoch.first(key)
+            for number, session in enumerate(epoch.sessions if key is None else epoch.holding(key)):
+                time = session.time(key or "") or session.measurements[0]
+                known = (session, time, self.device_model)
+                times.append(SessionTime.of(*known, opening=number < first, epoch=place))
+        return tuple(times)
 
 
 def _renamed(case: CaseInfo, case_id: str) -> CaseInfo:

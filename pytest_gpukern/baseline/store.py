@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -89,8 +88,7 @@ class Store:
         self._directory_override = directory_override
         self._reason = reason or None
         self._now = now
-        self._read: dict[Path, Baseline] = {}
-        self._code = functools.cache(_stored)
+        self._read: dict[Path, Any] = {}
         self._spreads: dict[str, dict[str, SharedSpread]] = {}
         self._queue: dict[Path, list[Result]] = {}
         self._report = WriteReport()
@@ -126,7 +124,8 @@ class Store:
         """
         if self.mode == "off":
             return Baseline(self.name_of(case), model_key)
-        return self._cached(self.path_for(case, model_key))
+        held: Baseline = self._cached(self.path_for(case, model_key))
+        return held
 
     def sessions_for(self, case: CaseInfo, model_key: str, key: str) -> tuple[SessionTime, ...]:
         """Returns what the gate compares a measurement with: its case's current sessions under `key`.
@@ -158,7 +157,7 @@ class Store:
 
     def code(self, case: CaseInfo) -> Code:
         """Returns the machine code of a case on record, whatever the mode; FileError as `baseline`."""
-        held: CodeFile = self._code(self.path_for(case, CODE))
+        held: CodeFile = self._cached(self.path_for(case, CODE))
         return held.of(case.id)
 
     def write_code(self, compiled: Iterable[tuple[CaseInfo, Code]]) -> list[Path]:
@@ -174,16 +173,16 @@ class Store:
                 if after != before:
                     file.replace(path, code_file.rendered(after))
                     written.append(path)
-        self._code.cache_clear()
+        self._read.clear()
         return written
 
     def shared_spread(self, model_key: str) -> dict[str, SharedSpread]:
         """Returns the spread that a device model's cases share, by `scope/timer`, from all files read."""
         if model_key not in self._spreads:
-            of_model = [stored for stored in self._read.values() if stored.device_model == model_key]
-            self._spreads[model_key] = shared_spread(
-                [times for stored in of_model for times in stored.all_times()]
-            )
+            files = [
+                stored for path, stored in self._read.items() if path.name.endswith(f".{model_key}.json")
+            ]
+            self._spreads[model_key] = shared_spread(times for of in files for times in of.all_times())
         return self._spreads[model_key]
 
     def on_record(self, known: KnownCases, model_key: str, devices: Set[str]) -> Set[str]:
@@ -193,22 +192,19 @@ class Store:
         machine's libraries need not be here.
         """
         path = self._path(known.folder, known.name, model_key)
+        cases = self._cached(path).cases
         if model_key == CODE or not any(path.is_relative_to(folder) for folder in SUITES):
-            return self._recorded(path)
+            return set(cases)
         return {
             case_id
-            for case_id, record in self._cached(path).cases.items()
+            for case_id, record in cases.items()
             if any(session.fingerprint.device_uuid in devices for session in record.sessions)
         }
-
-    def _recorded(self, path: Path) -> Set[str]:
-        ids: Set[str] = (load(path) if _is_code(path) else self._cached(path)).cases.keys()
-        return ids
 
     def to_prune(self, known: KnownCases, model_key: str) -> ToPrune:
         """Returns recorded cases that no longer exist, as far as the run tells; FileError as `baseline`."""
         path = self._path(known.folder, known.name, model_key)
-        recorded = self._recorded(path)
+        recorded = self._cached(path).cases.keys()
         stale = set() if known.ids is None else recorded - known.ids
         return ToPrune(path, tuple(sorted(stale)), patterns_of(stale, recorded - stale))
 
@@ -291,7 +287,7 @@ class Store:
             problem = f"{error.object[error.start : error.end]!r} cannot be stored as text"
             raise FileError(path, problem, "Rename the file that has this character in its name") from error
 
-    def _cached(self, path: Path) -> Baseline:
+    def _cached(self, path: Path) -> Any:
         if path not in self._read:
             self._read[path] = _stored(path)
             self._spreads.clear()

@@ -145,18 +145,12 @@ class CardFigures:
                 key = intern(f"{case.id} {measured.key}")
                 times_ns[key] = measured.summary.median_ns
                 kernels[key] = Kernel(class_of(result, measured), intern(result.nodeid))
-        wrong = (result.case.id for result in results if result.correctness is Correctness.INCORRECT)
-        return cls(
-            card,
-            results[0].session if results else "",
-            created,
-            times_ns,
-            kernels,
-            bits,
-            tuple(map(intern, wrong)),
-            canaries={name: ns for name, ns in results[0].canaries.items() if ns} if results else {},
-            facts=facts_of(result for result in results if result.case.on_gpu),
-        )
+        wrong = [intern(of.case.id) for of in results if of.correctness is Correctness.INCORRECT]
+        facts = facts_of(of for of in results if of.case.on_gpu)
+        session, seen = (results[0].session, results[0].canaries) if results else ("", {})
+        canaries = {name: ns for name, ns in seen.items() if ns}
+        of_tests = (times_ns, kernels, bits, tuple(wrong))
+        return cls(card, session, created, *of_tests, canaries=canaries, facts=facts)
 
 
 ROUNDS = 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -156,19 +157,6 @@ def code_changes(result: Result, sessions: Sequence[Result]) -> Iterator[Differe
         yield Difference("launches", " or ".join(map(str, before)), str(now))
 
 
-def cycles_change(time_change: float, clock_change: float) -> Difference | None:
-    """Returns what a change of the time means beside a change of the clock; None where that explains nothing.
-
-    Cycles are time times clock, so their logarithms add.
-    """
-    cycles = time_change + clock_change
-    if abs(cycles) <= _SAME_CYCLES * abs(time_change):
-        return Difference(CYCLES)
-    if abs(cycles) < abs(time_change):
-        return Difference(CYCLES, now=percent(cycles))
-    return None
-
-
 class ClockChange(NamedTuple):
     """Holds a clock that is not what it was: its recorded and its new value in MHz."""
 
@@ -179,45 +167,39 @@ class ClockChange(NamedTuple):
         return Difference(what, f"{self.before_mhz:.0f}", f"{self.now_mhz:.0f} MHz")
 
 
-def _clock_change(
-    clocks_mhz: Sequence[float], recorded: Iterable[float | None], spread_mhz: float = 0.0
+def clock_change(
+    deciding: Sequence[Measurement], past: Sequence[SessionTime], clock: str = "sm_mhz"
 ) -> ClockChange | None:
-    """Returns how a clock moved beyond its own spread; None where it did not or is not known."""
-    known = [mhz for mhz in recorded if mhz]
-    if not clocks_mhz or not known:
-        return None
-    before, now = statistics.median(known), statistics.median(clocks_mhz)
-    own = max(spread_mhz, max(known) - min(known), _CLOCK_FLOOR * before)
-    return ClockChange(before, now) if abs(now - before) > own else None
-
-
-def sm_clock_change(deciding: Sequence[Measurement], past: Sequence[SessionTime]) -> ClockChange | None:
-    """Says how the multiprocessors' clock moved since the recorded sessions of measurements under one key.
+    """Says how a clock moved beyond its own spread since the recorded sessions of measurements under one key.
 
     If there are several sessions, their median counts, and the spread between them is part of the spread.
+    Returns None where it did not move or is not known.
     """
-    own = [mhz for time in deciding if (mhz := time.seen(CLOCKS, "sm_mhz"))]
-    ranges = [
-        (time.seen(CLOCKS, "sm_mhz_high") or 0.0) - (time.seen(CLOCKS, "sm_mhz_low") or 0.0)
-        for time in deciding
-    ]
-    spread = max([*ranges, *(max(own) - mhz for mhz in own)])
-    return _clock_change(own, [time.measurement.seen(CLOCKS, "sm_mhz") for time in past], spread)
+    own = [mhz for time in deciding if (mhz := time.seen(CLOCKS, clock))]
+    known = [mhz for time in past if (mhz := time.measurement.seen(CLOCKS, clock))]
+    if not own or not known:
+        return None
+    high, low = ([time.seen(CLOCKS, f"{clock}_{end}") or 0.0 for time in deciding] for end in ("high", "low"))
+    ranges = map(operator.sub, high, low)
+    before, now = statistics.median(known), statistics.median(own)
+    spread = max(*ranges, max(own) - min(own), max(known) - min(known), _CLOCK_FLOOR * before)
+    return ClockChange(before, now) if abs(now - before) > spread else None
 
 
 def _clock_changes(
     deciding: Sequence[Measurement], verdict: Verdict, past: Sequence[SessionTime]
 ) -> list[Difference]:
     """Returns clocks that moved, and whether the multiprocessors' explains the time of a kernel."""
-    first, sm = deciding[0], sm_clock_change(deciding, past)
-    memory_mhz = [mhz for time in deciding if (mhz := time.seen(CLOCKS, "memory_mhz"))]
-    memory = _clock_change(memory_mhz, [time.measurement.seen(CLOCKS, "memory_mhz") for time in past])
-    cycles = None
+    first, sm, memory = deciding[0], clock_change(deciding, past), clock_change(deciding, past, "memory_mhz")
+    moved = [sm.difference()] if sm else []
     on_device = first.scope == "kernel" and timer_row(first.timer).device_timed
     if sm and on_device and verdict.ratio and is_about(verdict.ratio, deciding, past):
-        cycles = cycles_change(math.log(verdict.ratio), math.log(sm.now_mhz / sm.before_mhz))
-    moved = (sm and sm.difference(), cycles, memory and memory.difference("memory clock"))
-    return [difference for difference in moved if difference]
+        time_change = math.log(verdict.ratio)
+        cycles = time_change + math.log(sm.now_mhz / sm.before_mhz)  # they are time times clock
+        if abs(cycles) < abs(time_change):  # else the clock explains nothing
+            same = abs(cycles) <= _SAME_CYCLES * abs(time_change)
+            moved.append(Difference(CYCLES, now=None if same else percent(cycles)))
+    return [*moved, memory.difference("memory clock")] if memory else moved
 
 
 def is_about(ratio: float, deciding: Sequence[Measurement], past: Sequence[SessionTime]) -> bool:

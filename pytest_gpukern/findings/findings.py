@@ -53,8 +53,7 @@ def explained(
     verdicts, tails = dict(result.verdicts), list[Finding]()
     for measurement in result.measurements:
         verdict = verdicts.get(measurement.key)
-        recorded = past(measurement.key) if verdict is not None else ()
-        if verdict is None or not recorded:
+        if verdict is None or not (recorded := past(measurement.key)):
             continue
         rests_on = (deciding or {}).get(measurement.key) or [measurement]
         verdicts[measurement.key] = _with_reasons(result, rests_on, verdict, recorded)

@@ -32,9 +32,9 @@ FACTOR = 4.0
 FEWEST_WITH_THE_SAME_BITS = 2
 """Recorded sessions that must agree in their bits: one cannot show that an output is deterministic."""
 
-_LEAST_ULP = 1.0
-"""An error to which a smaller recorded one is raised: any correct rounding may be half an ULP off, and a
-compiler that contracts a multiply-add moves that."""
+_ROUNDING_ULP = 4.0
+"""Up to here an error has not grown, whatever was recorded: any correct rounding may be half an ULP off, and
+a compiler that contracts a multiply-add moves that."""
 
 TELLING_ULP = 1000.0
 """From here on an error is counted in ULP of a reference near zero, where it may change at random."""
@@ -57,14 +57,14 @@ def grown_errors(errors: Mapping[str, OutputError], past: Sequence[SessionTime])
     beyond that has grown. Near a zero in the reference, errors are many ULP, and the absolute error counts.
     """
     for name, error in errors.items():
-        largest = _largest(name, past)
-        if error.max_ulp is not None and error.max_ulp <= FACTOR * _LEAST_ULP:
+        if error.max_ulp is not None and error.max_ulp <= _ROUNDING_ULP:
             continue
-        grown = [
-            f"{_figure(largest[field])} → {_figure(now)}{unit}"
-            for field, unit in _FIGURES
-            if (now := getattr(error, field)) is not None and _has_grown(field, now, largest)
-        ]
+        outputs, grown = _outputs(name, past), []
+        near_zero = any((output.max_ulp or 0.0) >= TELLING_ULP for output in outputs)
+        for field, unit in _FIGURES if not near_zero else _FIGURES[-1:]:
+            now, *before = (getattr(of, field) for of in (error, *outputs))
+            if before and None not in (now, *before) and now > FACTOR * max(before):
+                grown.append(f"{f'{max(before):.3g}' if max(before) else 'exact'} → {now:.3g}{unit}")
         if grown:
             recorded = f"the largest of {n} sessions" if (n := len(past)) > 1 else "of one session"
             yield Finding(ACCURACY, f"{name}: error {', '.join(grown)} (recorded: {recorded})")
@@ -127,24 +127,6 @@ def other_determinism(errors: Mapping[str, OutputError], past: Sequence[SessionT
 
 def _outputs(name: str, past: Iterable[SessionTime]) -> list[OutputError]:
     return [time.session.errors[name] for time in past if name in time.session.errors]
-
-
-def _largest(name: str, past: Sequence[SessionTime]) -> dict[str, float | None]:
-    """Returns each figure's largest recorded value; None where a session lacks it."""
-    outputs = _outputs(name, past)
-    values = {field: [getattr(output, field) for output in outputs] for field, _ in _FIGURES}
-    return {field: max(of) if of and None not in of else None for field, of in values.items()}
-
-
-def _has_grown(field: str, now: float, largest: Mapping[str, float | None]) -> bool:
-    before, telling = largest[field], (largest["max_ulp"] or 0.0) < TELLING_ULP
-    if before is None or not (telling or field == "max_abs"):
-        return False
-    return now > FACTOR * (max(before, _LEAST_ULP) if field == "max_ulp" else before)
-
-
-def _figure(value: float | None) -> str:
-    return "exact" if value == 0 else f"{value:.3g}"
 
 
 def grown_resources(kernels: Iterable[KernelFacts], past: Sequence[SessionTime]) -> Iterator[Finding]:

@@ -132,17 +132,18 @@ class Change:
         """Returns the upper end of the 90 % interval."""
         return self.delta + self.reach()
 
-    def detectable(self, limit: float, *, screening: int, confirming: int) -> float:
+    def detectable(self, limit: float, *, screening: int | None = None) -> float:
         """Returns the smallest slowdown, as log ratio, that screening and confirmation catch with 95 %.
 
         A minimum detectable effect (Bloom 1995, *Evaluation Review* 19, 547): the bound that a step has to
         pass, plus Student's t of the power times the standard error. Each step is passed with 97.5 %, so both
         are passed with at least 95 %. We take the estimated spread for the true one.
         """
-        return max(change._caught(limit, screening, confirming) for change in self._between_any)
+        return max(change._caught(limit, screening) for change in self._between_any)
 
-    def _caught(self, limit: float, screening: int, confirming: int) -> float:
+    def _caught(self, limit: float, screening: int | None) -> float:
         power = student_t(_EACH_STEP, self.dof)
+        confirming = FRESH_SESSIONS if self.recorded else max(MOST_FRESH_PAIRS, self.fresh)
         first, second = self.error(screening), self.error(confirming)
         suspected = max(limit, student_t(SCREENING, self.dof) * first) + power * first
         confirmed = limit + (student_t(CONFIRMING, self.dof) + power) * second
@@ -173,13 +174,12 @@ class Change:
         Without recorded sessions it counts fresh pairs. Returns None if `MOST_SESSIONS` of both are too few.
         """
         distance, large = abs(limit - abs(self.delta)), abs(self.delta) >= limit
-        errors = self._between_any if large else (self,)
-        quantiles = [student_t(CONFIRMING if large else SCREENING, change.dof) for change in errors]
+        errors, confidence = (self._between_any, CONFIRMING) if large else ((self,), SCREENING)
         for count in range(1, MOST_SESSIONS + 1):
             recorded = max(self.recorded, count) if self.recorded else 0
             fresh = max(self.fresh, count)
-            pairs = zip(quantiles, errors, strict=True)
-            if all(quantile * change.error(fresh, recorded) <= distance for quantile, change in pairs):
+            reaches = (student_t(confidence, of.dof) * of.error(fresh, recorded) for of in errors)
+            if max(reaches) <= distance:
                 return recorded, fresh
         return None
 
@@ -250,7 +250,7 @@ def undecided_words(change: Change, limit: float, detectable: float) -> str:
     else:
         known = f"no significant change, but {percent(change.high)} is possible"
     seen = f"slowdowns from {percent(detectable)} are caught (95 %)"
-    return f"{known}; {seen}; {settling_words(change, limit)}" if change.recorded else f"{known}; {seen}"
+    return f"{known}; {seen}; {settling_words(change, limit)}"
 
 
 def numbers(change: Change) -> str:

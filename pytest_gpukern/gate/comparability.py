@@ -56,7 +56,7 @@ class SessionTime(Struct, frozen=True, gc=False):
 
     @classmethod
     def of(
-        cls, result: Result, timed: Measurement, *, device_model: str, opening: bool = False, epoch: int = 0
+        cls, result: Result, timed: Measurement, device_model: str, *, opening: bool = False, epoch: int = 0
     ) -> SessionTime:
         """Returns a time of a recorded session; `device_model` is of the record that holds it."""
         conditions = Conditions(result.case.problem_version, device_model)
@@ -84,8 +84,6 @@ def of_one_choice(sessions: Sequence[SessionTime], choice: Choice, enough: int) 
     """
     # Another choice is another kernel: a Triton softmax took 12 µs with 1 warp, 32 µs with 32 (H200).
     groups = grouped((session.choice, session) for session in sessions)
-    if len(groups) < 2:
-        return sessions
     ranked = sorted(groups, key=lambda chosen: (chosen == choice, len(groups[chosen])), reverse=True)
     usable = [chosen for chosen in ranked if len(groups[chosen]) >= enough]
     if usable or any(chosen.configurations for chosen in groups):
@@ -95,21 +93,13 @@ def of_one_choice(sessions: Sequence[SessionTime], choice: Choice, enough: int) 
 
 def difference(key: str, now: Conditions, sessions: Sequence[SessionTime]) -> str | None:
     """Returns the first condition in which a recorded session differs from now, with both values, or None."""
-    if all(session.key == key and session.conditions == now for session in sessions):
-        return None
     then = [session.conditions for session in sessions]
-    rows: list[tuple[str, list[object], object]] = [
-        ("", [_where(known) for known in then], _where(now)),
+    rows: tuple[tuple[str, list[object], object], ...] = (
         ("on ", [known.device_model for known in then], now.device_model),
         ("with problem version ", [known.problem_version for known in then], now.problem_version),
-        ("as ", [s.key for s in sessions], key),
-    ]
+        ("as ", [session.key for session in sessions], key),
+    )
     for label, recorded, current in rows:
-        others = [str(value) for value in dict.fromkeys(recorded) if value != current]
-        if others:
+        if others := [str(value) for value in dict.fromkeys(recorded) if value != current]:
             return f"recorded {label}{' and '.join(others)}, now {current}"
     return None
-
-
-def _where(conditions: Conditions) -> str:
-    return "in the simulator" if conditions.simulated else "on real hardware"

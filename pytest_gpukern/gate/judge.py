@@ -3,23 +3,22 @@
 The unit is the session, since samples of one process share its clocks, memory layout and neighbours. We
 compare log medians of sessions by the spread between sessions (Kalibera & Jones 2013, *Rigorous benchmarking
 in reasonable time*). `judge` screens: what it calls SLOWER is suspected. `confirm` decides by fresh sessions
-alone, since the measurement that raised a suspicion was selected for being slow.
-`judge_paired` and `confirm_paired` compare neighbouring sessions of two revisions, without a record.
+alone, since the measurement that raised a suspicion was selected for being slow. Both do so by a record
+(`Basis`), or for two revisions by neighbouring sessions of both (`Paired`).
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import structs
 
 from pytest_gpukern.gate.change import (
     CONFIRMING,
-    FRESH_SESSIONS,
-    MOST_FRESH_PAIRS,
     SESSIONS_TO_GATE,
     Change,
     Pair,
@@ -29,7 +28,6 @@ from pytest_gpukern.gate.change import (
     numbers,
     percent,
     ratio_of,
-    settling_words,
     undecided_words,
 )
 from pytest_gpukern.gate.comparability import Conditions, SessionTime, difference, of_one_choice
@@ -39,6 +37,9 @@ from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice, Measurement, Verdict
 from pytest_gpukern.values.timer_table import timer_row
 from pytest_gpukern.values.verdict_table import VerdictKind
+
+_Number = TypeVar("_Number", int, float)
+_Row = TypeVar("_Row")
 
 _NO_LEAST_NS = 1e-3  # stands for the least that a call would take if that is not known
 _EXCUSED = 10  # of so many recorded sessions one may be as slow: a disturbed one would hide a slowdown
@@ -62,6 +63,14 @@ FALSE_ALARMS_OF_PAIRS = {True: {2: 0.0005, 4: 0.0004}, False: {2: 0.006, 4: 0.00
 Figures of docs/evidence/gate_simulation.py, rounded up: for noisy suites, and for times of a host whose
 sessions differ by 10 %.
 """
+
+
+class Since(NamedTuple):
+    """Holds a change, whether each fresh time was slower than what it is compared with, and what that is."""
+
+    change: Change
+    apart: bool
+    words: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,24 +125,130 @@ class Basis:
         return own if len(own) >= SESSIONS_TO_GATE else sessions
 
     @property
-    def since_opening(self) -> str:
-        return f" since the epoch's first {len(self.opening)} sessions"
-
-    def change(self, sessions: Sequence[SessionTime], fresh: Sequence[Measurement]) -> Change:
-        return change_since(sessions, fresh, device=self.device, shared=self.shared)
-
-    def without_others(self, fresh: Sequence[Measurement]) -> tuple[list[Measurement], Basis]:
-        """Returns new times as they would be at least without other programs, and recorded ones at most."""
-        quiet = (structs.replace(old, measurement=_at_most(old.measurement)) for old in self.sessions)
-        return _at_least(fresh, self.recorded), replace(self, sessions=tuple(quiet))
-
-    @property
     def recorded(self) -> list[Measurement]:
         return [session.measurement for session in self.reference]
 
+    def barred(self, fresh: Sequence[Measurement]) -> Verdict | None:
+        for measurement in fresh:
+            if measurement.invalid is not None:
+                return Verdict(VerdictKind.INVALID, measurement.invalid)
+        if self.conditions.simulated:
+            return Verdict(VerdictKind.UNCOMPARABLE, "the simulator's times say nothing about speed")
+        if not self.sessions:
+            return Verdict(VerdictKind.NEW, "nothing recorded yet")
+        for key in dict.fromkeys(measurement.key for measurement in fresh):
+            differs = difference(key, self.conditions, self.sessions)
+            if differs is not None:
+                return Verdict(VerdictKind.UNCOMPARABLE, differs)
+        return _too_small([*fresh, *(session.measurement for session in self.sessions)])
 
-def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
-    """Compares new sessions' measurements, one each and under one key, with recorded sessions of their case.
+    def changes(self, fresh: Sequence[Measurement], *, least: bool = False) -> list[Since]:
+        """Returns the change since the reference, and since the sessions that opened the epoch, if any."""
+        if least:
+            quiet = [structs.replace(old, measurement=_at_most(old.measurement)) for old in self.sessions]
+            return replace(self, sessions=quiet).changes(_at_least(fresh, self.recorded))
+        changes, opening = [self._since(self.reference, fresh)], self.opening
+        if opening:
+            changes.append(self._since(opening, fresh, f" since the epoch's first {len(opening)} sessions"))
+        return changes
+
+    def _since(self, recorded: Sequence[SessionTime], fresh: Sequence[Measurement], words: str = "") -> Since:
+        change = change_since(recorded, fresh, device=self.device, shared=self.shared)
+        slowest = sorted(session.median_ns for session in recorded)[-1 - len(recorded) // _EXCUSED]
+        return Since(change, min(timed.summary.median_ns for timed in fresh) > slowest, words)
+
+    def old_and_new(self, fresh: Sequence[Measurement]) -> tuple[list[Measurement], Sequence[Measurement]]:
+        return self.recorded, fresh
+
+    def remarks(self, change: Change) -> list[str]:
+        reference, remarks = self.reference, []
+        devices = {session.device for session in reference}
+        if self.device not in devices:
+            remarks.append("recorded on another device of this model")
+        elif len(devices) > 1:
+            remarks.append("recorded partly on other devices of this model")
+        if not (change.spread.alone or (self.shared is not None and self.shared.cases)):
+            remarks.append(f"spread assumed (under {FEWEST_CASES} cases recorded twice)")
+        if len(reference) < SESSIONS_TO_GATE:
+            remarks.append(f"reported, not gated: {len(reference)} of {SESSIONS_TO_GATE} sessions recorded")
+        if words := _busy(self.recorded):
+            remarks.append(f"recorded while {words}")
+        return [*remarks, self.remark] if self.remark else remarks
+
+    def completed(self, verdict: Verdict, fresh: Sequence[Measurement], change: Change) -> Verdict:
+        """Returns a verdict with what is known of the record; says where small steps have added up."""
+        reference, threshold = self.reference, self.threshold
+        if self.anchor and replace(self, sessions=self.anchor).barred(fresh) is None:
+            since = self._since(self.anchor, fresh).change
+            grown = since.least() > 0 and since.delta >= math.log1p(threshold)
+            unseen = grown and verdict.kind in (VerdictKind.SAME, VerdictKind.UNDECIDED)
+            words = [f"since the first epoch {numbers(since)}"] if unseen else []
+            verdict = verdict.adding(*words, anchor=ratio_of(since.delta))
+        gates = len(reference) >= SESSIONS_TO_GATE
+        verdict = verdict.adding(
+            *self.remarks(change),
+            gates=gates,
+            suspected=gates and verdict.kind is VerdictKind.SLOWER,
+            false_alarm=_up_to(_up_to(FALSE_ALARMS, threshold), len(self.opening or reference))
+            if gates
+            else 0.0,
+            other_card=bool(self.device) and self.device not in {session.device for session in reference},
+        )
+        return of_host(verdict, self.fails_with) if self.fails_with else verdict
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Holds what pairs of (base, head) in neighbouring sessions of two revisions are judged by, two at least.
+
+    What both sessions of a pair share cancels. Δ is the mean of the log ratios.
+
+    Attributes:
+        threshold: smallest change that counts, 0.02 for 2 %.
+        shared: the spread of ratios, from `shared_spread_of_pairs`; where None, it is assumed.
+    """
+
+    threshold: float
+    shared: SharedSpread | None = None
+
+    def barred(self, pairs: Sequence[Pair]) -> Verdict | None:
+        return _too_small([timed for pair in pairs for timed in pair])
+
+    def changes(self, pairs: Sequence[Pair], *, least: bool = False) -> list[Since]:
+        """Returns the change between the revisions.
+
+        Neighbours are beside the same programs. So if both know it, we compare their CPU times.
+        """
+
+        def bounded(base: Measurement, head: Measurement) -> Pair:
+            both = base.seen(LOAD, MOST) and head.seen(LOAD, MOST)
+            return _at_most(base), _at_most(head) if both else _at_least([head], [base])[0]
+
+        pairs = [bounded(*pair) for pair in pairs] if least else pairs
+        return [Since(change_of_pairs(pairs, shared=self.shared), min(log_ratios(pairs)) > 0)]
+
+    def old_and_new(self, pairs: Sequence[Pair]) -> tuple[list[Measurement], list[Measurement]]:
+        return [base for base, _ in pairs], [head for _, head in pairs]
+
+    def remarks(self, _change: Change) -> list[str]:
+        return []
+
+    def completed(self, verdict: Verdict, pairs: Sequence[Pair], _change: Change) -> Verdict:
+        alarms = FALSE_ALARMS_OF_PAIRS[timer_row(pairs[0][0].timer).device_timed]
+        return structs.replace(
+            verdict,
+            suspected=verdict.kind is VerdictKind.SLOWER,
+            false_alarm=_up_to(alarms, len(pairs)),
+            pairs=tuple((base.summary.median_ns, head.summary.median_ns) for base, head in pairs),
+        )
+
+
+Fresh = Sequence[Any]
+"""Measurements of new sessions, one each and under one key; for `Paired` pairs of measurements."""
+
+
+def judge(fresh: Fresh, basis: Basis | Paired) -> Verdict:
+    """Compares new times with recorded sessions of their case, or with those of another revision.
 
     Δ is the mean of the new log medians less the recorded sessions' mean. SLOWER: Δ is significant at 5 %,
     one-sided, and at least the threshold: a suspicion, which `confirm` decides. FASTER mirrors it. SAME:
@@ -143,38 +258,12 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
     A time SLOWER than the sessions that opened the epoch is SLOWER, too: appended ones may have crept. If
     others used the host meanwhile, a host's time is SLOWER by the least that it would take without them.
     """
-    barred = _barred(fresh, basis.sessions, basis.conditions)
+    barred = basis.barred(fresh)
     if barred is not None:
         return barred
-    reference, threshold = basis.reference, basis.threshold
-    change = basis.change(reference, fresh)
-
-    def screened(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
-        change = basis.change(basis.reference, fresh)
-        verdict = _screened(change, threshold, confirming=FRESH_SESSIONS)
-        if basis.opening and verdict.kind is not VerdictKind.SLOWER:
-            since_opening = basis.change(basis.opening, fresh)
-            crept = _screened(since_opening, threshold, confirming=FRESH_SESSIONS, since=basis.since_opening)
-            if crept.kind is VerdictKind.SLOWER:
-                return crept.adding(f"{numbers(change)} since all {change.recorded}")
-        return verdict
-
-    verdict = _unless_busy(
-        screened(fresh, basis), basis.recorded, fresh, lambda: screened(*basis.without_others(fresh))
-    )
-    if basis.anchor and _barred(fresh, basis.anchor, basis.conditions) is None:
-        verdict = _with_anchor(verdict, basis.change(basis.anchor, fresh), threshold)
-    gates = len(reference) >= SESSIONS_TO_GATE
-    row = FALSE_ALARMS[max(known for known in FALSE_ALARMS if known <= threshold)]
-    verdict = verdict.adding(
-        *_remarks(basis, change),
-        gates=gates,
-        suspected=gates and verdict.kind is VerdictKind.SLOWER,
-        false_alarm=_chance(row, len(basis.opening or reference)) if gates else 0.0,
-        threshold=threshold,
-        other_card=bool(basis.device) and basis.device not in {session.device for session in reference},
-    )
-    return of_host(verdict, basis.fails_with) if basis.fails_with else verdict
+    changes = basis.changes(fresh)
+    verdict = basis.completed(_unless_busy(changes, fresh, basis), fresh, changes[0].change)
+    return structs.replace(verdict, threshold=basis.threshold)
 
 
 def unless_hopeless(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> Verdict:
@@ -183,46 +272,43 @@ def unless_hopeless(suspicion: Verdict, fresh: Sequence[Measurement], basis: Bas
     On a device that is not on record, the bound of `confirm` lies far above the threshold. Fresh sessions
     have the same difference between devices, so they would reach it in less than 2.5 % of such cases.
     """
-    limit, change = math.log1p(basis.threshold), basis.change(basis.reference, fresh)
-    since_opening = [basis.change(basis.opening, fresh)] if basis.opening else []
-    if any(since.is_confirmable(limit) for since in (change, *since_opening)):
+    limit, changes = math.log1p(basis.threshold), [since.change for since in basis.changes(fresh)]
+    if any(change.is_confirmable(limit) for change in changes):
         return suspicion
-    detectable = change.detectable(limit, screening=change.fresh, confirming=FRESH_SESSIONS)
     reason = (
         f"suspected {_first(suspicion)}, not measured again, since fresh sessions would hardly confirm it: "
-        f"{numbers(change)}: {undecided_words(change, limit, detectable)}"
+        f"{numbers(changes[0])}: {undecided_words(changes[0], limit, changes[0].detectable(limit))}"
     )
-    reason = "; ".join([reason, *_remarks(basis, change)])
+    reason = "; ".join([reason, *basis.remarks(changes[0])])
     return _without_confirmation(suspicion, VerdictKind.UNDECIDED, reason)
 
 
-def confirm(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> Verdict:
+def confirm(suspicion: Verdict, fresh: Fresh, basis: Basis | Paired, *, last: bool = True) -> Verdict:
     """Decides about a suspicion by fresh sessions alone: the measurement that raised it was selected.
 
     SLOWER: the one-sided 97.5 % lower bound is at least the threshold, and each fresh session was slower than
     90 % of the recorded sessions. Of fewer than ten these are all. Two fresh sessions of unchanged code are
     slower than five recorded ones in one case out of 21, however times are distributed. Otherwise it is the
     verdict of `judge` on the fresh sessions, never SLOWER, and says that the suspicion was not confirmed.
+
+    Each pair has to be slower. Two are often too few for times of a host. So we look again after every two
+    (`FRESH_PAIRS`), at all of them, until the last look. One pair that was not slower ends this, and so does
+    a mean change below the threshold: unchanged code mostly stops at the first look. `FALSE_ALARMS_OF_PAIRS`
+    counts the false alarms of all looks together.
+
+    Args:
+        fresh: all fresh ones so far.
+        last: whether no more pairs are measured; else it may be the suspicion itself that is returned.
     """
     again = judge(fresh, basis)
+    again = structs.replace(again, false_alarm=again.false_alarm and suspicion.false_alarm)
     if again.ratio_low is None or again.others_share is not None:
         return _unconfirmed(suspicion, again)
-    despite = _despite_others(fresh)
-    if again.kind is VerdictKind.SLOWER:
-        fresh, basis = basis.without_others(fresh)
-
-    def compared_with(recorded: Sequence[SessionTime], since: str = "") -> Verdict:
-        change = basis.change(recorded, fresh)
-        slowest = sorted(session.median_ns for session in recorded)[-1 - len(recorded) // _EXCUSED]
-        apart = min(timed.summary.median_ns for timed in fresh) > slowest
-        remarks = [*despite, *_remarks(basis, change)]
-        return _decided(suspicion, again, change, basis.threshold, apart=apart, remarks=remarks, since=since)
-
-    verdict = compared_with(basis.reference)
-    if basis.opening and verdict.kind is not VerdictKind.SLOWER:
-        crept = compared_with(basis.opening, basis.since_opening)
-        return crept if crept.kind is VerdictKind.SLOWER else verdict
-    return verdict
+    despite = _despite_others(basis.old_and_new(fresh)[1])
+    changes = basis.changes(fresh, least=again.kind is VerdictKind.SLOWER)
+    verdict = _first_slower([_decided(suspicion, again, since, basis, despite) for since in changes])
+    may_be = changes[0].apart and changes[0].change.delta >= math.log1p(basis.threshold)
+    return suspicion if may_be and verdict.kind is VerdictKind.UNDECIDED and not last else verdict
 
 
 def unless_same_code(verdict: Verdict, *, all_known: bool) -> Verdict:
@@ -262,30 +348,6 @@ def of_host(verdict: Verdict, fails_with: str = "--gpukern-fail-on") -> Verdict:
     return verdict.adding(*words, suspected=False, false_alarm=0.0)
 
 
-def judge_paired(pairs: Sequence[Pair], *, threshold: float, shared: SharedSpread | None = None) -> Verdict:
-    """Compares two revisions by neighbouring sessions: what both sessions of a pair share cancels.
-
-    It applies the rules of `judge`. Δ is the mean of the log ratios, with their spread between pairs, shrunk
-    over the cases of the run. SLOWER is a suspicion, which `confirm_paired` decides.
-
-    Args:
-        pairs: valid measurements of (base, head) in neighbouring sessions, under one key; two at least.
-        threshold: smallest change that counts, 0.02 for 2 %.
-        shared: the spread of ratios, from `shared_spread_of_pairs`; where None, it is assumed.
-    """
-    barred = _barred_pairs(pairs)
-    if barred is not None:
-        return barred
-    change = change_of_pairs(pairs, shared=shared)
-    verdict = _screened_pairs(pairs, threshold, shared)
-    open_still = verdict.kind is VerdictKind.UNDECIDED and verdict.others_share is None
-    if open_still and verdict.ratio_low is not None:
-        verdict = verdict.adding(settling_words(change, math.log1p(threshold)))
-    suspected = verdict.kind is VerdictKind.SLOWER
-    row = FALSE_ALARMS_OF_PAIRS[timer_row(pairs[0][0].timer).device_timed]
-    return structs.replace(verdict, suspected=suspected, false_alarm=_chance(row, len(pairs)))
-
-
 def may_be_slower(verdict: Verdict) -> bool:
     """Says whether two pairs more are to be judged with those that left a time open.
 
@@ -298,66 +360,12 @@ def may_be_slower(verdict: Verdict) -> bool:
     return each_slower and (verdict.ratio or 0.0) >= 1.0 + (verdict.threshold or 0.0)
 
 
-def confirm_paired(
-    suspicion: Verdict,
-    pairs: Sequence[Pair],
-    *,
-    threshold: float,
-    shared: SharedSpread | None = None,
-    last: bool = True,
-) -> Verdict:
-    """Decides about a suspicion of `judge_paired` by fresh pairs alone.
-
-    SLOWER needs the bound of `confirm`, and each pair has to be slower. Two pairs are often too few for times
-    of a host. So we look again after every two (`FRESH_PAIRS`), at all of them, until the last look. One pair
-    that was not slower ends this, and so does a mean change below the threshold: unchanged code mostly stops
-    at the first look. `FALSE_ALARMS_OF_PAIRS` counts the false alarms of all looks together.
-
-    Args:
-        pairs: all fresh ones so far.
-        threshold: smallest change that counts, 0.02 for 2 %; it and `shared` were given to `judge_paired`.
-        last: whether no more pairs are measured.
-
-    Returns:
-        The verdict; or the suspicion itself while more pairs may confirm it.
-    """
-    barred = _barred_pairs(pairs)
-    if barred is not None:
-        return _unconfirmed(suspicion, barred)
-    again = _screened_pairs(pairs, threshold, shared)
-    again = structs.replace(again, false_alarm=suspicion.false_alarm)
-    if again.ratio_low is None or again.others_share is not None:
-        return _unconfirmed(suspicion, again)
-    despite = _despite_others([head for _, head in pairs])
-    if again.kind is VerdictKind.SLOWER:
-        pairs = _without_others(pairs)
-    change, apart = change_of_pairs(pairs, shared=shared), min(log_ratios(pairs)) > 0
-    verdict = _decided(suspicion, again, change, threshold, apart=apart, remarks=despite)
-    limit = math.log1p(threshold)
-    if verdict.kind is VerdictKind.UNDECIDED and apart and change.delta >= limit:
-        return verdict.adding(settling_words(change, limit)) if last else suspicion
-    return verdict
-
-
-def _screened_pairs(pairs: Sequence[Pair], threshold: float, shared: SharedSpread | None) -> Verdict:
-    def screened(pairs: Sequence[Pair]) -> Verdict:
-        change = change_of_pairs(pairs, shared=shared)
-        return _screened(change, threshold, confirming=max(MOST_FRESH_PAIRS, len(pairs)))
-
-    bases, heads = zip(*pairs, strict=True)
-    return structs.replace(
-        _unless_busy(screened(pairs), bases, heads, lambda: screened(_without_others(pairs))),
-        threshold=threshold,
-        pairs=tuple((base.summary.median_ns, head.summary.median_ns) for base, head in pairs),
-    )
-
-
 def shared_spread_of_pairs(cases: Iterable[Sequence[Pair]]) -> dict[str, SharedSpread]:
-    """Returns what `judge_paired` takes as `shared`, by `scope/timer`, from all pairs of a run."""
+    """Returns what `Paired` takes as `shared`, by `scope/timer`, from all pairs of a run."""
     groups = grouped(
         (spread_key(pairs[0][0].key), log_ratios(pairs))
         for pairs in cases
-        if pairs and _barred_pairs(pairs) is None
+        if pairs and Paired(0.0).barred(pairs) is None
     )
     return {key: spread_of_ratios(key.rpartition("/")[2], ratios) for key, ratios in groups.items()}
 
@@ -375,79 +383,63 @@ def fails(verdict: Verdict, fail_on: Collection[str], *, on_gpu: bool) -> bool:
     return kind.row.fail_on in fail_on and (on_gpu or "host" in fail_on)
 
 
-def _barred(
-    fresh: Sequence[Measurement], sessions: Sequence[SessionTime], conditions: Conditions
-) -> Verdict | None:
-    for measurement in fresh:
-        if measurement.invalid is not None:
-            return Verdict(VerdictKind.INVALID, measurement.invalid)
-    if not sessions:
-        if conditions.simulated:
-            return Verdict(VerdictKind.UNCOMPARABLE, "the simulator's times say nothing about speed")
-        return Verdict(VerdictKind.NEW, "nothing recorded yet")
-    for key in dict.fromkeys(measurement.key for measurement in fresh):
-        differs = difference(key, conditions, sessions)
-        if differs is not None:
-            return Verdict(VerdictKind.UNCOMPARABLE, differs)
-    medians = [timed.summary.median_ns for timed in fresh]
-    return _too_small([*medians, *(session.median_ns for session in sessions)])
-
-
-def _barred_pairs(pairs: Sequence[Pair]) -> Verdict | None:
-    return _too_small([timed.summary.median_ns for pair in pairs for timed in pair])
-
-
-def _too_small(medians_ns: Sequence[float | None]) -> Verdict | None:
+def _too_small(times: Iterable[Measurement]) -> Verdict | None:
     """Returns the verdict on times that have no ratio; JSON turns one that is not finite into None."""
-    known = [time for time in medians_ns if time is not None and math.isfinite(time)]
-    if len(known) < len(medians_ns):
+    medians_ns = [timed.summary.median_ns for timed in times]
+    if any(median is None or not math.isfinite(median) for median in medians_ns):
         return Verdict(VerdictKind.UNDECIDED, "a median is not finite, so there is nothing to compare")
-    if min(known) > 0:
+    if min(medians_ns) > 0:
         return None
-    return Verdict(VerdictKind.UNDECIDED, f"a median is {min(known):g} ns, less than the timer resolves")
+    return Verdict(VerdictKind.UNDECIDED, f"a median is {min(medians_ns):g} ns, less than the timer resolves")
 
 
-def _screened(change: Change, threshold: float, *, confirming: int, since: str = "") -> Verdict:
+def _unless_busy(changes: Sequence[Since], fresh: Fresh, basis: Basis | Paired) -> Verdict:
+    """Returns a verdict; UNDECIDED if programs that slowed the new times, or the old ones, may explain it.
+
+    It is SLOWER if the new times are so by what they would be at least without them.
+    """
+    old, new = basis.old_and_new(fresh)
+    if despite := _despite_others(new):
+        certain = _screened(basis.changes(fresh, least=True), basis.threshold)
+        if certain.kind is VerdictKind.SLOWER:
+            return certain.adding(*despite)
+    verdict = _screened(changes, basis.threshold)
+    slowed = {VerdictKind.SLOWER: new, VerdictKind.FASTER: old}.get(verdict.kind, ())
+    busy, when = _busy(slowed), "meanwhile" if slowed is new else "before"
+    if not busy:
+        return verdict
+    reason = f"{verdict.reason}, but {busy} {when}"
+    return structs.replace(verdict, kind=VerdictKind.UNDECIDED, reason=reason, others_share=_others(slowed))
+
+
+def _screened(changes: Sequence[Since], threshold: float) -> Verdict:
+    """Returns the verdict by the first change, or SLOWER by another."""
+    verdicts = [_by_interval(since, threshold) for since in changes]
+    verdict, first = _first_slower(verdicts), changes[0].change
+    words = [f"{numbers(first)} since all {first.recorded}"] if verdict is not verdicts[0] else []
+    return verdict.adding(*words)
+
+
+def _first_slower(verdicts: Sequence[Verdict]) -> Verdict:
+    return next((verdict for verdict in verdicts if verdict.kind is VerdictKind.SLOWER), verdicts[0])
+
+
+def _by_interval(since: Since, threshold: float) -> Verdict:
+    change = since.change
     if change.error() >= 1:  # a factor of e: no ratio says anything
         reason = f"too short or too noisy for this timer: the standard error is {100 * change.error():.3g} %"
         return Verdict(VerdictKind.UNDECIDED, reason, ratio_of(change.delta), sessions=change.fresh)
     limit, bound = math.log1p(threshold), f"{100 * threshold:g} %"
-    detectable = change.detectable(limit, screening=change.fresh, confirming=confirming)
+    detectable = change.detectable(limit)
     kind, reason = VerdictKind.UNDECIDED, f"{numbers(change)}: {undecided_words(change, limit, detectable)}"
     if change.least() > 0 and change.delta >= limit:
-        kind, reason = VerdictKind.SLOWER, f"{numbers(change)}{since}, threshold {bound}"
+        kind, reason = VerdictKind.SLOWER, f"{numbers(change)}{since.words}, threshold {bound}"
     elif change.least() > 0 and change.delta <= -limit:
         kind, reason = VerdictKind.FASTER, f"{numbers(change)}, threshold {bound}"
     elif -limit <= change.low and change.high <= limit:
         kind, reason = VerdictKind.SAME, f"{numbers(change)}, inside ±{bound}"
-    return Verdict(
-        kind,
-        reason,
-        ratio_of(change.delta),
-        ratio_of(change.low),
-        ratio_of(change.high),
-        ratio_of(detectable),
-        sessions=change.fresh,
-    )
-
-
-def _unless_busy(
-    verdict: Verdict, old: Sequence[Measurement], new: Sequence[Measurement], least: Callable[[], Verdict]
-) -> Verdict:
-    """Returns a verdict; UNDECIDED if programs that slowed the new times, or the old ones, may explain it.
-
-    It is SLOWER if `least` is, by what the new times would be at least without them.
-    """
-    if despite := _despite_others(new):
-        certain = least()
-        if certain.kind is VerdictKind.SLOWER:
-            return certain.adding(*despite)
-    slowed = {VerdictKind.SLOWER: new, VerdictKind.FASTER: old}.get(verdict.kind, ())
-    if not _busy(slowed):
-        return verdict
-    when = "of the host's CPUs meanwhile" if slowed is new else "of the host's CPUs before"
-    reason = f"{verdict.reason}, but other programs used {100 * _others(slowed):.0f} % {when}"
-    return structs.replace(verdict, kind=VerdictKind.UNDECIDED, reason=reason, others_share=_others(slowed))
+    ratio, low, high = map(ratio_of, (change.delta, change.low, change.high))
+    return Verdict(kind, reason, ratio, low, high, ratio_of(detectable), sessions=change.fresh)
 
 
 def _others(times: Iterable[Measurement]) -> float:
@@ -495,79 +487,25 @@ def _taking(timed: Measurement, ns: float) -> Measurement:
     return structs.replace(timed, summary=summary)
 
 
-def _without_others(pairs: Sequence[Pair]) -> list[Pair]:
-    """Returns pairs of the most that the base would take without other programs and the head's least.
-
-    Neighbours are beside the same programs. So if both know it, we compare their CPU times.
-    """
-
-    def bounded(base: Measurement, head: Measurement) -> Pair:
-        both = base.seen(LOAD, MOST) and head.seen(LOAD, MOST)
-        return _at_most(base), _at_most(head) if both else _at_least([head], [base])[0]
-
-    return [bounded(*pair) for pair in pairs]
-
-
-def _with_anchor(verdict: Verdict, since_first: Change, threshold: float) -> Verdict:
-    """Returns the verdict with the change since the first epoch; says so where small steps have added up."""
-    grown = since_first.least() > 0 and since_first.delta >= math.log1p(threshold)
-    unseen = grown and verdict.kind in (VerdictKind.SAME, VerdictKind.UNDECIDED)
-    words = [f"since the first epoch {numbers(since_first)}"] if unseen else []
-    return verdict.adding(*words, anchor=ratio_of(since_first.delta))
-
-
-def _remarks(basis: Basis, change: Change) -> list[str]:
-    reference, shared = basis.reference, basis.shared
-    remarks = []
-    devices = {session.device for session in reference}
-    if basis.device not in devices:
-        remarks.append("recorded on another device of this model")
-    elif len(devices) > 1:
-        remarks.append("recorded partly on other devices of this model")
-    if not (change.spread.alone or (shared is not None and shared.cases)):
-        remarks.append(f"spread assumed (under {FEWEST_CASES} cases recorded twice)")
-    if len(reference) < SESSIONS_TO_GATE:
-        remarks.append(f"reported, not gated: {len(reference)} of {SESSIONS_TO_GATE} sessions recorded")
-    if words := _busy(basis.recorded):
-        remarks.append(f"recorded while {words}")
-    if basis.remark:
-        remarks.append(basis.remark)
-    return remarks
-
-
-def _chance(row: Mapping[int, float], count: int) -> float:
-    """Returns the chance of a false alarm for the largest listed number of sessions up to `count`."""
-    return row[max(known for known in row if known <= count)]
+def _up_to(table: Mapping[_Number, _Row], most: _Number) -> _Row:
+    """Returns the row of a table for the largest of its keys up to `most`."""
+    return table[max(known for known in table if known <= most)]
 
 
 def _decided(
-    suspicion: Verdict,
-    again: Verdict,
-    change: Change,
-    threshold: float,
-    *,
-    apart: bool,
-    remarks: Sequence[str] = (),
-    since: str = "",
+    suspicion: Verdict, again: Verdict, since: Since, basis: Basis | Paired, despite: Sequence[str]
 ) -> Verdict:
-    limit = math.log1p(threshold)
+    change, limit = since.change, math.log1p(basis.threshold)
+    remarks = [*despite, *basis.remarks(change)]
     sure = change.least(CONFIRMING) if change.delta > 0 else -math.inf
-    if apart and sure >= limit:
-        text = f"{numbers(change)}{since}, threshold {100 * threshold:g} %"
+    if since.apart and sure >= limit:
+        own = _by_interval(since, basis.threshold)
+        by_it = {name: getattr(own, name) for name in ("kind", "ratio", "ratio_low", "ratio_high")}
         sessions = f"{_sessions(change)} confirmed at least {percent(sure)} (97.5 %)"
-        return structs.replace(
-            again,
-            kind=VerdictKind.SLOWER,
-            reason="; ".join([text, sessions, *remarks]),
-            ratio=ratio_of(change.delta),
-            ratio_low=ratio_of(change.low),
-            ratio_high=ratio_of(change.high),
-            suspected=False,
-        )
+        reason = "; ".join([own.reason, sessions, *remarks])
+        return structs.replace(again, **by_it, reason=reason, suspected=False)
     if again.kind is VerdictKind.SLOWER:
-        fresh = change.fresh if change.recorded else max(MOST_FRESH_PAIRS, change.fresh)
-        detectable = change.detectable(limit, screening=suspicion.sessions, confirming=fresh)
-        words = undecided_words(change, limit, detectable)
+        words = undecided_words(change, limit, change.detectable(limit, screening=suspicion.sessions))
         if sure >= limit:
             than = "the recorded ones" if change.recorded else "its base"
             words = f"not every fresh session was slower than {than}"

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pytest_gpukern.findings.common_shift import LEAST, Compared, MachineVerdict, Shift, kernel_ratios, phrase
-from pytest_gpukern.findings.explain import ClockChange, other_machine, sm_clock_change
+from pytest_gpukern.findings.explain import ClockChange, clock_change, other_machine
 from pytest_gpukern.findings.regressions import ACCURACY, BITS, DETERMINISM
 from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.device_clocks import CLOCKS
@@ -87,7 +87,7 @@ def _clock(compared: Sequence[Compared]) -> Difference | None:
         for time in entry.result.measurements
         if time.scope == "kernel" and time.key == entry.past[0].key and time.seen(CLOCKS, "sm_mhz")
     ]
-    moved = [change for time, past in known if (change := sm_clock_change([time], past)) is not None]
+    moved = [change for time, past in known if (change := clock_change([time], past)) is not None]
     if 2 * len(moved) <= len(known):
         return None
     before = statistics.median(change.before_mhz for change in moved)

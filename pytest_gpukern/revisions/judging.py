@@ -252,11 +252,11 @@ def _judged(
 ) -> Verdict:
     """Returns the gate's verdict on valid pairs: a first one, or one that decides about a suspicion."""
     all_pairs = _pairs(case, key)
-    pairs, shared = _valid(all_pairs), rule.spreads.get(spread_key(key))
+    pairs, basis = _valid(all_pairs), judge.Paired(rule.threshold, rule.spreads.get(spread_key(key)))
     if suspicion is None:
-        verdict = judge.judge_paired(pairs, threshold=rule.threshold, shared=shared)
+        verdict = judge.judge(pairs, basis)
     else:
-        verdict = judge.confirm_paired(suspicion, pairs, threshold=rule.threshold, shared=shared, last=last)
+        verdict = judge.confirm(suspicion, pairs, basis, last=last)
         if verdict.suspected:
             return suspicion
     base, head = map(_results, case)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from _pytest.config.findpaths import load_config_dict_from_file
+from _pytest.config.findpaths import locate_config
 
 from pytest_gpukern.baseline import codec
 from pytest_gpukern.baseline.record import Baseline, Record, only
@@ -27,11 +27,6 @@ _SHOWN_ONLY = re.compile(r"-[vq]+|-r\w+|--(color|tb|durations|no-header|no-summa
 """What `addopts` may hold without a say in what fails."""
 
 
-_OF_PYTEST = tuple(f"{dot}pytest.{kind}" for kind in ("toml", "ini") for dot in ("", "."))
-_INI_FILES = (*_OF_PYTEST, "pyproject.toml", "tox.ini", "setup.cfg")
-"""In the order in which pytest looks for them."""
-
-
 def weaker_options(root: Path, revisions: Revisions, worktree: Path) -> Iterator[str]:
     """Yields which values of the root folder's ini file let more pass than the base's, or may do so."""
     if not root.is_relative_to(revisions.top):
@@ -44,13 +39,11 @@ def weaker_options(root: Path, revisions: Revisions, worktree: Path) -> Iterator
 
 
 def ini_of(folder: Path) -> dict[str, str]:
-    """Returns what the file says that pytest reads in a folder, as texts.
+    """Returns what the file says that pytest reads for a folder, as texts.
 
     Sessions of the base cannot tell: they are given what this run has read.
     """
-    files = (folder / name for name in _INI_FILES if (folder / name).is_file())
-    values = next((found for file in files if (found := load_config_dict_from_file(file)) is not None), {})
-    texts = {name: of.value for name, of in values.items()}
+    texts = {name: of.value for name, of in locate_config(folder, [folder])[2].items()}
     return {name: " ".join(of) if isinstance(of, list) else str(of) for name, of in texts.items()}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import made_up_results as made_up
 from made_up_times import recorded
-from msgspec import structs
 
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import KernelFacts, OutputError
@@ -44,13 +43,13 @@ def session(
         "observations": {"clocks": {"sm_mhz": sm_mhz, "memory_mhz": memory_mhz}},
         "fingerprint": fingerprint,
         "kernels": kernels or (kernel(),),
-        "errors": {"y": structs.replace(accuracy(), bits=bits)},
+        "errors": {"y": accuracy(bits=bits)},
     }
     return recorded(ns, 0.002, key, **{**known, **changes})
 
 
-def accuracy(ulp=0.5, rel=6e-8, absolute=1e-7):
-    return OutputError(1000, 0, absolute, rel, ulp)
+def accuracy(ulp=0.5, rel=6e-8, absolute=1e-7, **more):
+    return OutputError(1000, 0, absolute, rel, ulp, **more)
 
 
 def past(*sessions):

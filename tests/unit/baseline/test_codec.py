@@ -15,7 +15,7 @@ from pytest_gpukern.baseline import record as record_
 from pytest_gpukern.baseline.codec import load, parse, render
 from pytest_gpukern.baseline.record import Baseline, Record, trimmed
 from pytest_gpukern.values.fingerprint import Provenance
-from pytest_gpukern.values.result import DeviceWork, KernelFacts, Summary
+from pytest_gpukern.values.result import Summary
 from pytest_gpukern.values.untrusted_json import FileError
 
 STAMP = "2026-11-20T10:00:00Z"
@@ -34,7 +34,8 @@ def folder(tmp_path):
 
 
 def test_the_file_is_versioned_and_rounded_and_a_case_is_a_line(folder):
-    record("create", result_of(case_of(folder, "cupy")))
+    record("create", result_of(case_of(folder, "cupy"), provenance=Provenance("beef")))
+    assert load(path_in(folder)).of("vector_exp-cupy-n=1000").sessions[0].provenance.commit == "beef"
     text = path_in(folder).read_text()
     content = json.loads(text)
     assert list(content) == ["schema", "problem", "device_model", "processes", "records"]
@@ -48,30 +49,12 @@ def test_the_file_is_versioned_and_rounded_and_a_case_is_a_line(folder):
     (timed,) = session["measurements"]
     assert f"{timed['scope']}/{timed['timer']}/{timed['cache']}" == KERNEL
     assert timed["summary"] == {"median_ns": 50_000.0, "low_ns": 49_950.0, "high_ns": 50_050.0, "n": 11}
-    assert (timed["mean_ns"], timed["quantiles_ns"]) == (
-        50_000.0,
-        [49_775.0, 49_875.0, 50_000.0, 50_125.0, 50_225.0],
-    )
+    assert timed["mean_ns"] == 50_000.0
+    assert timed["quantiles_ns"] == [49_775.0, 49_875.0, 50_000.0, 50_125.0, 50_225.0]
     assert session["first_call_ns"] == 123457000  # six significant digits
     assert epoch["shared"]["errors"]["out"]["max_rel"] == 2.12346e-7
     process = content["processes"][session["session"]]
     assert (process["fingerprint"]["driver_version"], process["recorded"]) == ("580.159", STAMP)
-
-
-def test_what_a_session_was_recorded_on_and_what_a_call_launches_are_kept(tmp_path):
-    seen = [structs.replace(SEEN, grid=(n, 1, 1)) for n in (63, 1)]
-    work = tuple(DeviceWork("kernel", kernel.name, 1.0, 1.0, kernel=kernel) for kernel in seen)
-    copy = DeviceWork("memcpy", "memcpy HtoD", 1.0, 1.0, 8.0)
-    timed = structs.replace(measurement_of(), work=(copy, *work), order=(0, 1, 2, 1))
-    provenance = Provenance("beef", True, "main", "https://ci/1")
-    known = {"measurements": (timed,), "kernels": tuple(seen), "provenance": provenance}
-    record("create", result_of(case_of(tmp_path), **known))
-    (session,) = load(path_in(tmp_path)).of("vector_exp-numba-n=1000").sessions
-    assert session.provenance == provenance
-    assert ([kernel.grid[0] for kernel in session.kernels], session.launched) == ([63, 1], (0, 1, 0))
-
-
-SEEN = KernelFacts("f(int)", 40, 128, 3072, grid=(63, 1, 1), block=(256, 1, 1), symbol="_Z1fi")
 
 
 @given(st.lists(st.floats(1, 9), min_size=3, max_size=3), st.none() | st.permutations(range(5)))

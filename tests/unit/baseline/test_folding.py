@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from made_up_results import FINGERPRINT, measured, result
 from msgspec import structs
 
-from pytest_gpukern.baseline.codec import Processes, unfolded, unfolded_sessions
+from pytest_gpukern.baseline.codec import Processes, folded_record, unfolded, whole_record
+from pytest_gpukern.baseline.record import Epoch, Record
 from pytest_gpukern.values.result import Result
 
 sessions = values_of(Result).map(lambda each: structs.replace(each, nodeid="n"))
@@ -26,18 +27,19 @@ def test_every_result_is_whole_again_whatever_it_shares(results, data):
     like = data.draw(st.lists(st.sampled_from(results), min_size=1, max_size=4))
     processes = Processes()
     alone = [processes.folded(each) for each in like]
-    together = processes.folded_sessions(like, {"nodeid": "n"})
+    record = Record("n", (Epoch("2026-11-20T10:00:00Z", tuple(like)),))
+    together = through_json(folded_record(record, processes))
     table = through_json(processes.table())
     assert [msgspec.convert(unfolded(each, table), Result) for each in through_json(alone)] == like
-    whole = unfolded_sessions(through_json(together), table, {"nodeid": "n"})["sessions"]
-    assert [msgspec.convert(each, Result) for each in whole] == like
+    assert msgspec.convert(whole_record(together, table), Record) == record
 
 
 def test_what_is_shared_or_as_by_default_is_not_written_again():
     first = result("cupy.exp", measured(), session="a", fingerprint=FINGERPRINT)
     second = structs.replace(first, session="b", errors={})
     processes = Processes()
-    folded = processes.folded_sessions([first, second], {"nodeid": first.nodeid})
+    record = Record(first.nodeid, (Epoch("2026-11-20T10:00:00Z", (first, second)),))
+    (folded,) = folded_record(record, processes)["epochs"]
     assert folded["shared"].keys() >= {"case", "errors"}
     assert [each.keys() for each in folded["sessions"]] == [
         {"measurements", "session"},

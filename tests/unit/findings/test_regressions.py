@@ -21,14 +21,10 @@ from pytest_gpukern.findings.regressions import (
 )
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.values.difference import Difference
-from pytest_gpukern.values.result import Finding, Measurement, OutputError, Summary
+from pytest_gpukern.values.result import Finding, Measurement, Summary
 
 BITS = "splitmix64:00000000deadbeef"
 OTHER = "splitmix64:0000000012345678"
-
-
-def error(ulp=0.5, rel=6e-8, absolute=1e-7, bits=None, determinism=None):
-    return OutputError(1000, 0, absolute, rel, ulp, bits, determinism)
 
 
 EXACT = accuracy(0.0, 0.0, 0.0)
@@ -64,7 +60,7 @@ def test_an_error_that_grew_is_a_finding_with_both_values(now, recorded, grown):
     sessions = [session(errors={"y": each}) for each in recorded] or [session(errors={})] * 2
     count = f"the largest of {len(sessions)} sessions" if len(sessions) > 1 else "of one session"
     expected = (Finding("accuracy", f"y: error {grown} (recorded: {count})"),) if grown else ()
-    assert tuple(grown_errors({"y": error(*now)}, past(*sessions))) == expected
+    assert tuple(grown_errors({"y": accuracy(*now)}, past(*sessions))) == expected
 
 
 @pytest.mark.parametrize(
@@ -90,13 +86,13 @@ def test_other_bits_from_the_same_code_are_a_finding(now, recorded, kernels, dif
     sessions = [session(bits=each) for each in recorded]
     text = f"y: other bits from the same machine code and inputs: {BITS} in 2 sessions, now {OTHER}"
     expected = (Finding("bits", text),) if differs else ()
-    assert tuple(other_bits({"y": error(bits=now)}, kernels, past(*sessions))) == expected
+    assert tuple(other_bits({"y": accuracy(bits=now)}, kernels, past(*sessions))) == expected
 
 
 def looked(*found, code="beef"):
     """Sessions that each found a determinism and a hash."""
-    outputs = [{"y": OutputError(1000, 0, 0.0, 0.0, 0.0, bits, determinism)} for determinism, bits in found]
-    return past(*(session(kernel(code=code), errors=each) for each in outputs))
+    outputs = [accuracy(bits=bits, determinism=determinism) for determinism, bits in found]
+    return past(*(session(kernel(code=code), errors={"y": each}) for each in outputs))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +114,7 @@ def looked(*found, code="beef"):
 def test_another_determinism_than_recorded_is_a_finding(before, now, text):
     recorded = looked(*((kind, BITS) for kind in before))
     expected = (Finding("determinism", text),) if text else ()
-    errors = {"y": error(determinism=now), "z": error(determinism=now)}
+    errors = {"y": accuracy(determinism=now), "z": accuracy(determinism=now)}
     assert tuple(other_determinism(errors, recorded)) == expected
 
 
@@ -135,7 +131,7 @@ def test_another_determinism_than_recorded_is_a_finding(before, now, text):
 )
 def test_other_bits_in_other_processes_of_the_same_code_are_run_to_run(before, code, kernels, now, expected):
     recorded = looked(*(("bitwise", bits) for bits in before), code=code)
-    errors = over_sessions({"y": error(bits=BITS, determinism=now)}, kernels, recorded)
+    errors = over_sessions({"y": accuracy(bits=BITS, determinism=now)}, kernels, recorded)
     assert errors["y"].determinism == expected
 
 

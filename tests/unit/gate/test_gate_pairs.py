@@ -5,22 +5,20 @@ from __future__ import annotations
 import functools
 import math
 import random
-import re
 
 import pytest
 from made_up_times import KNOWN, S, beside, measured
 from msgspec import structs
 
-from pytest_gpukern.gate.change import MOST_FRESH_PAIRS
 from pytest_gpukern.gate.judge import (
     FALSE_ALARMS_OF_PAIRS,
-    confirm_paired,
-    judge_paired,
+    Paired,
+    confirm,
+    judge,
     may_be_slower,
     shared_spread_of_pairs,
 )
 from pytest_gpukern.gate.spread import SharedSpread
-from pytest_gpukern.measure.host_load import BUSY_HOST
 from pytest_gpukern.values.timer_table import TIMERS
 from pytest_gpukern.values.verdict_table import VerdictKind
 
@@ -45,12 +43,12 @@ def of_mean(percent, count=2):
 
 
 def judged(fresh, shared=SUITE):
-    return judge_paired(fresh, threshold=0.02, shared=shared)
+    return judge(fresh, Paired(0.02, shared))
 
 
 def looked_at(fresh, suspicion=None, *, last=True, shared=SUITE):
     suspicion = suspicion or judged(pairs(5, 5.2))
-    return confirm_paired(suspicion, fresh, threshold=0.02, shared=shared, last=last)
+    return confirm(suspicion, fresh, Paired(0.02, shared), last=last)
 
 
 @pytest.mark.parametrize(
@@ -94,14 +92,6 @@ FOUR = SharedSpread(0.01, 4.0, cases=30)
 def test_the_interval_is_students_for_the_mean_of_ratios(logs, shared, jitter_ns, error, t95):
     found = judged(pairs(*(100 * math.expm1(log) for log in logs), jitter_ns=jitter_ns), shared=shared)
     assert math.log(found.ratio_high) == pytest.approx(t95 * error, rel=1e-3)
-
-
-@pytest.mark.parametrize("share", [0.999 * BUSY_HOST, BUSY_HOST])
-def test_pairs_of_a_busy_host_raise_no_suspicion_and_confirm_none(share):
-    slower, busy = pairs(5, 5.2, observations=beside(share)), share >= BUSY_HOST
-    for found in (judged(slower), looked_at(slower)):
-        assert (found.kind, found.others_share) == ((UNDECIDED, share) if busy else (SLOWER, None))
-        assert "would settle it" not in found.reason
 
 
 @pytest.mark.parametrize(
@@ -169,13 +159,6 @@ def test_a_pair_or_a_change_that_is_not_slower_ends_a_suspicion_at_once(percents
     found = looked_at_host(host_pairs(*percents), last=False)
     assert (found.kind, found.suspected, found.unconfirmed) == (UNDECIDED, False, True)
     assert "not confirmed by 2 fresh pairs: " in found.reason
-    assert "would settle it" not in found.reason, "fresh pairs decide alone, so there is nothing to ask for"
-
-
-def test_the_last_look_asks_for_more_sessions_than_it_had():
-    found = looked_at_host(host_pairs(*[5, 60] * 4), last=True)
-    assert found.kind is UNDECIDED
-    assert int(re.search(r"--gpukern-sessions=(\d+) would settle it$", found.reason)[1]) > MOST_FRESH_PAIRS
 
 
 @pytest.mark.parametrize("timer", TIMERS)
@@ -192,10 +175,7 @@ def test_more_pairs_raise_fewer_false_alarms_and_the_hosts_clock_raises_more(tim
 def test_a_pair_with_a_time_of_nothing_cannot_be_compared():
     fresh = [*pairs(0), (measured(1e6, key=CUPTI), measured(0.0, key=CUPTI))]
     found, after = judged(fresh), looked_at(fresh)
-    reason = "a median is 0 ns, less than the timer resolves"
-    assert (found.kind, found.reason, found.ratio) == (UNDECIDED, reason, None)
-    assert (after.kind, after.unconfirmed) == (UNDECIDED, True)
-    assert after.reason == f"suspected +5.1 %, not confirmed by fresh sessions: {reason}"
+    assert (found.kind, found.ratio, after.kind, after.unconfirmed) == (UNDECIDED, None, UNDECIDED, True)
 
 
 def test_the_runs_cases_share_the_spread_of_their_ratios():

@@ -117,10 +117,8 @@ def test_what_devices_differ_by_is_an_analysis_of_variance_by_moments(logs, card
 def test_what_devices_differ_by_in_most_cases_is_not_hidden_by_a_few(count):
     """Means of three devices have the variance s² with 2 degrees of freedom, as those of three sessions."""
     wild = sessions([-0.05, 0, 0.05], devices="abc")
-    cases = [sessions([-0.001, 0, 0.001] * 2, devices="abcabc")] * (count - count // 10) + [wild] * (
-        count // 10
-    )
-    shared = shared_spread(cases)[CUPTI]
+    alike = sessions([-0.001, 0, 0.001] * 2, devices="abcabc")
+    shared = shared_spread([alike] * (count - count // 10) + [wild] * (count // 10))[CUPTI]
     if count < FEWEST_CASES:
         assert shared.between_devices is None
     elif count == FEWEST_CASES:
