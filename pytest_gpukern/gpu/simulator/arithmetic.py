@@ -239,17 +239,13 @@ class _Typed(ast.NodeTransformer):
             node.func = _call("called", node.func)
         return node
 
-    def _visit_target(self, node: Any) -> ast.expr:
+    def visit_Attribute(self, node: Any) -> ast.expr:
         self.generic_visit(node)
         if isinstance(node.ctx, ast.Store):
             node.value = _call("Into", node.value)
         return node  # type: ignore[no-any-return]
 
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        return self._visit_target(node)
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        return self._visit_target(node)
+    visit_Subscript = visit_Attribute  # noqa: N815 - as `ast` names it
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
         target = node.target
