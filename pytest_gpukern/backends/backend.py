@@ -29,10 +29,7 @@ class Workspace(ABC):
 
     Attributes:
         arrays: name → array of the backend's own type, or scalar, as given to the variant.
-        array_type: the one type of arrays that a launch may return.
     """
-
-    array_type: type[Any]
 
     def __init__(
         self,
@@ -51,7 +48,6 @@ class Workspace(ABC):
         for name in (*self._inputs, *outputs):
             form, guard = (outputs[name], OUTPUT_GUARD) if name in outputs else (inputs[name], INPUT_GUARD)
             self._make(name, form, guard, (placed or {}).get(name))
-            self.array_type = type(self.arrays[name])  # in the end an output's
         self.fill(inputs)
         self.poison()
 
@@ -83,17 +79,17 @@ class Workspace(ABC):
     def adopt(self, output: str, value: Any) -> UsersArray | None:
         """Takes an array that a launch returned as `output`.
 
-        Returns None if it is not exactly of `array_type`, has no values yet or lives elsewhere.
+        Returns None if it is not exactly of the type of our array, has no values yet or lives elsewhere.
         """
         # A subclass may compute when it is compared.
-        place = self._taken(output, value) if type(value) is self.array_type else None
+        place = self._taken(output, value) if type(value) is type(self.arrays[output]) else None
         if place is not None:
             self._returned[output] = place, value
         return place
 
     @abstractmethod
     def _taken(self, output: str, value: Any) -> UsersArray | None:
-        """Returns where an array of `array_type` lies, or None to refuse it."""
+        """Returns where an array of that type lies, or None to refuse it."""
 
     def place(self, output: str) -> UsersArray:
         """Returns where an output lies now: the array that was returned, or ours."""

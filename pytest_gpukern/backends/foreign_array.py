@@ -557,7 +557,7 @@ def _held(value: Any) -> list[UsersArray]:
 
 def type_name(value: Any) -> str:
     """Names the type of a value with its module, since several libraries have an `ndarray`."""
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
 
 
 def _shown(value: Any) -> str:

@@ -87,7 +87,7 @@ def test_what_was_put_into_the_inputs_has_the_digest_that_they_have_then(workspa
 
 def test_an_adopted_array_is_what_is_compared_and_fetched(workspace):
     workspace.arrays["out"][...] = 1
-    place = workspace.adopt("out", np.full((2, 3), 5, "float64").view(workspace.array_type))
+    place = workspace.adopt("out", np.full((2, 3), 5, "float64").view(type(workspace.arrays["out"])))
     assert (place.shape, place.dtype, place.strides) == ((2, 3), np.dtype("float64"), None)
     assert workspace.fetch("out").tolist() == [[5] * 3] * 2
     assert workspace.compare("out", np.full((2, 3), 5.0), Tolerance()).mismatches == 0

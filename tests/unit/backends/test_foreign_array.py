@@ -298,10 +298,7 @@ def of_a_loop():
         (generator, "the generator of generator, which has not run: *lambda: list(f(x))"),
         (lambda: (x for x in "ab"), "the generator of *<genexpr>, which has not run: *"),
         (async_generator, "the async generator of async_generator, which has not run: *"),
-        (
-            lambda: map(abs, [1]),
-            "builtins.map, which computes each item when it is taken: return list(…) of it",
-        ),
+        (lambda: map(abs, [1]), "map, which computes each item when it is taken: return list(…) of it"),
         (lambda: itertools.chain([1], [2]), "itertools.chain, which *"),
         (Future, "concurrent.futures._base.Future, for which the call does not wait: return its result"),
         (of_a_loop, "_asyncio.Future, for which *"),
