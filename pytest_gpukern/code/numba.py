@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,6 +35,7 @@ from pytest_gpukern.code.launches import (
 )
 from pytest_gpukern.gpu import cubin
 from pytest_gpukern.gpu.kernel_facts import threads_by_registers
+from pytest_gpukern.gpu.simulator.patching import ImportHook
 from pytest_gpukern.problems.call_by_name import place_of
 
 # Host code gets the answers of an H200, so that what it derives from SMs or shared memory is as usual.
@@ -84,7 +84,7 @@ class NumbaStandIn(StandIn):
         self.record = record
         self._replace_driver(cuda)
         self._replace_launches()
-        sys.meta_path.insert(0, _AtMlirsImport(self._replace_mlir))
+        sys.meta_path.insert(0, ImportHook({"numba_cuda_mlir.cuda": self._replace_mlir}.get))
 
     def _replace_driver(self, cuda: Any) -> None:
         """Takes the place of the driver in `numba.cuda`, or in the copy of it that numba-cuda-mlir has."""
@@ -151,8 +151,11 @@ class NumbaStandIn(StandIn):
         of.compile_device, of.call = compiled_device_function, called
         dispatcher.ForAll._compute_thread_per_block = _threads_for_all
 
-    def _replace_mlir(self) -> None:
-        """Has numba-cuda-mlir record launches; types, signatures and launch configurations stay its own."""
+    def _replace_mlir(self, load: Callable[[], None]) -> None:
+        """Has numba-cuda-mlir record launches; types, signatures and launch configurations stay its own.
+
+        What we replace does not import its `cuda`, which is loaded last.
+        """
         require("numba-cuda-mlir", "0.6", "0.7", "mlir")
         from numba.cuda.cudadrv.devicearray import DeviceNDArray
         from numba.cuda.typing.typeof import typeof_impl
@@ -191,6 +194,7 @@ class NumbaStandIn(StandIn):
 
         descriptor._ArgMarshaller._launch = recorded
         descriptor._ForAll._compute_thread_per_block = _threads_for_all
+        load()
 
     def _recorded_kernel(self, py_func: Any, argtypes: Any, **options: Any) -> _RecordedKernel:
         key = py_func, argtypes, repr(sorted(options.items()))
@@ -253,18 +257,6 @@ class NumbaStandIn(StandIn):
             "cuMemsetD8": lambda to, byte, count, *_: ctypes.memset(int(to), byte, count),
             "cuStreamCreate": lambda _: binding.CUstream(next(self._handles)),
         }
-
-
-class _AtMlirsImport(MetaPathFinder):
-    """Replaces parts of numba-cuda-mlir as somebody imports it, or says that its version is not known."""
-
-    def __init__(self, replace: Callable[[], None]) -> None:
-        self._replace = replace
-
-    def find_spec(self, name: str, *_: object) -> None:
-        if name == "numba_cuda_mlir.cuda":  # what we replace does not import it
-            self._replace()
-            sys.meta_path.remove(self)
 
 
 @functools.cache

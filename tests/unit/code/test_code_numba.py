@@ -407,6 +407,7 @@ def test_another_version_of_numba_cuda_mlir_is_refused_as_it_is_imported(tmp_pat
     folder.mkdir()
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: numba-cuda-mlir\nVersion: {version}\n")
     (tmp_path / "numba_cuda_mlir").mkdir()
+    (tmp_path / "numba_cuda_mlir/cuda.py").touch()
     installs = "from pytest_gpukern.code.numba import NumbaStandIn; NumbaStandIn().install(print)"
     code = f"{installs}; from numba_cuda_mlir import cuda"
     command = [sys.executable, "-c", code]
