@@ -33,13 +33,14 @@ class Workspace(ABC):
 
     def __init__(
         self,
+        backend: Backend,
         inputs: Mapping[str, Any],
         outputs: Mapping[str, Output],
         placed: Mapping[str, Placement] | None = None,
-        poisons: tuple[int, ...] = POISONS,
     ) -> None:
         self.arrays: dict[str, Any] = dict(inputs)
-        self._poisons = itertools.cycle(poisons)
+        self._backend: Any = backend
+        self._poisons = itertools.cycle(backend.poisons)
         self._guarded: dict[str, Any] = {}  # our inputs and outputs, between guard zones
         self._places: dict[str, UsersArray] = {}  # where these lie
         self._inputs = [name for name, value in inputs.items() if is_array(value) and name not in outputs]
@@ -157,7 +158,7 @@ class Backend:
         stream: what variants get as `stream`, in the library's own type; None on the host.
         timed_stream: the same stream as one of cuda.core, for timers; None on the host and in the simulator.
         poisons: what we fill outputs with in turn, one before each checked launch.
-        workspace_type: makes a `Workspace` of inputs, outputs, placements and poisons.
+        workspace_type: makes a `Workspace` of a backend, inputs, outputs and placements.
     """
 
     name: str
@@ -166,7 +167,7 @@ class Backend:
     stream: Any = None
     timed_stream: Any = None
     poisons: tuple[int, ...] = POISONS
-    workspace_type: type[Any]
+    workspace_type: type[Workspace]
 
     def workspace(
         self,
@@ -175,8 +176,7 @@ class Backend:
         placed: Mapping[str, Placement] | None = None,
     ) -> Workspace:
         """Makes the arrays of a case, with inputs loaded and outputs poisoned, laid out as in `placed`."""
-        workspace: Workspace = self.workspace_type(inputs, outputs, placed, self.poisons)
-        return workspace
+        return self.workspace_type(self, inputs, outputs, placed)
 
     def current(self) -> AbstractContextManager[Any]:
         """Makes launches that name no stream go to `stream` while entered."""

@@ -14,7 +14,7 @@ from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.arrays.compare import POISON, POISONS
 from pytest_gpukern.backends import numba
 from pytest_gpukern.backends.foreign_array import poison, refuse_what_proves_nothing, to_host
-from pytest_gpukern.backends.gpu_backend import CudaWorkspace
+from pytest_gpukern.backends.gpu_backend import GpuBackend
 from pytest_gpukern.backends.host import HostBackend
 from pytest_gpukern.values import backend_table
 
@@ -27,7 +27,8 @@ def workspace(request, monkeypatch):
     if request.param == "host":
         return HostBackend().workspace(INPUTS, OUTPUTS)
     host_cuda.install(monkeypatch)
-    return CudaWorkspace(INPUTS, OUTPUTS, host_cuda.contents_of)
+    monkeypatch.setattr(GpuBackend, "wrap", lambda _, array: host_cuda.contents_of(array))
+    return GpuBackend().workspace(INPUTS, OUTPUTS)
 
 
 # a workspace of the host, and of a device whose memory is the host's

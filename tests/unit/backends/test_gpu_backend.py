@@ -13,7 +13,7 @@ from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.arrays.compare import POISON, compare
 from pytest_gpukern.arrays.memory import OUTPUT_GUARD
 from pytest_gpukern.backends import gpu_backend
-from pytest_gpukern.backends.gpu_backend import CudaWorkspace
+from pytest_gpukern.backends.gpu_backend import GpuBackend
 from pytest_gpukern.backends.host import HostBackend
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.runtime import DeviceArray
@@ -53,7 +53,7 @@ def test_under_a_sanitizer_an_allocation_ends_where_its_array_does_and_is_still_
 def test_what_is_an_input_and_an_output_is_put_back_instead_of_poisoned(runtime, driver):
     before = {"a": np.arange(4.0), "sums": np.array([7.0, 8.0])}
     outputs = {"sums": Output((2,), "float64"), "out": Output((3,), "float64")}
-    made = CudaWorkspace(before, outputs, lambda array: array)
+    made = GpuBackend().workspace(before, outputs)
     for stream in (None, STREAM):
         made.arrays["sums"].upload(np.zeros(2))
         made.queue_poison(stream)
@@ -208,7 +208,7 @@ def test_copies_are_forgotten_when_their_memory_is_wanted(runtime, driver):
 
 
 def workspace_of(inputs):
-    return CudaWorkspace(inputs, {"out": Output((5,), np.float32)}, lambda array: array)
+    return GpuBackend().workspace(inputs, {"out": Output((5,), np.float32)})
 
 
 def test_a_workspace_is_filled_from_copies_and_leaves_them_as_they_are(runtime, driver):
@@ -292,8 +292,12 @@ class Returned:
         self.__cuda_array_interface__ = {**array.__cuda_array_interface__, **interface}
 
 
+class OfViews(GpuBackend):
+    wrap = staticmethod(Returned)
+
+
 def workspace_of_views(inputs):
-    return CudaWorkspace(inputs, {"out": Output((2, 3), np.float32)}, Returned)
+    return OfViews().workspace(inputs, {"out": Output((2, 3), np.float32)})
 
 
 def test_strides_are_told_where_a_returned_array_is_not_in_c_order(runtime):

@@ -10,7 +10,7 @@ from fakes import FakeEnvironment, case_of, measuring, right, run
 from pytest_gpukern import Output
 from pytest_gpukern.backends import foreign_array
 from pytest_gpukern.backends.foreign_array import bits_of
-from pytest_gpukern.backends.gpu_backend import CudaWorkspace
+from pytest_gpukern.backends.gpu_backend import GpuBackend
 from pytest_gpukern.backends.host import HostBackend
 from pytest_gpukern.values.settings import Settings
 
@@ -50,9 +50,10 @@ def test_a_workspace_hashes_what_was_adopted():
 
 
 @pytest.fixture
-def written(runtime):
+def written(runtime, monkeypatch):
     """A device's workspace in host memory."""
-    return CudaWorkspace({}, {"out": Output((5,), "uint8")}, host_cuda.contents_of)
+    monkeypatch.setattr(GpuBackend, "wrap", lambda _, array: host_cuda.contents_of(array))
+    return GpuBackend().workspace({}, {"out": Output((5,), "uint8")})
 
 
 @pytest.fixture

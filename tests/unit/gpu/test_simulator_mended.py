@@ -856,8 +856,6 @@ def check_what_only_numba_cuda_mlir_has_is_refused_by_name():
         from numba_cuda_mlir import extending  # noqa: F401
     with pytest.raises(ImportError, match=r"numba_cuda_mlir\.models"):  # so that code can do without
         import numba_cuda_mlir.models
-    with pytest.raises(SimulatorUnsupported, match=r"\(numba_cuda_mlir\.cuda\.ctypes\)"):
-        import numba_cuda_mlir.cuda.ctypes
     assert not hasattr(mlir, "no_such_name") and not hasattr(mlir.types, "no_such_name")  # noqa: PT018
     for misspelt in ("numba_cuda_mlir import cudda", "numba_cuda_mlir.cuda import sharred_array"):
         with pytest.raises(ImportError, match=r"cannot import name '(cudda|sharred_array)'"):
