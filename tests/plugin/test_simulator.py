@@ -58,6 +58,18 @@ def shuffled(x, y):
 def forgets_the_last(x, y):
     return lambda: double[1, 7](x, y)
 
+@doubling.variant("numba", allocates=True)
+def returned(x):
+    def launch():
+        y = cuda.device_array_like(x)
+        double[1, 32](x, y)
+        return y
+    return launch
+
+@doubling.variant("numba", allocates=True)
+def of_the_host(x):
+    return lambda: 2 * x.copy_to_host()
+
 @doubling.variant("host")
 def numpy(x, y):
     return lambda: np.multiply(x, 2, out=y)
@@ -162,6 +174,8 @@ def outcome(run, name):
 SHUFFLES = "not in the simulator: warp shuffles (cuda.shfl_sync)"
 IN_THE_SIMULATOR = [
     ("test_doubling[doubling/numba.kernel/n=8]", "PASSED", "gpukern simulator: on (no GPU: "),
+    ("test_doubling[doubling/numba.returned/n=8]", "PASSED", ""),
+    ("test_doubling[doubling/numba.of_the_host/n=8]", "FAILED", "returned numpy.ndarray, but backend numba"),
     ("test_doubling[doubling/host.numpy/n=8]", "PASSED", "CUDA simulator: correctness only, never speed"),
     *[(f"test_{name}", "PASSED", "") for name in ("plain", "pedantic", "launches_nothing", "ufunc")],
     ("test_plain_shuffle", "SKIPPED", SHUFFLES),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from functools import partial, partialmethod
 from types import SimpleNamespace
 
 import host_cuda
@@ -114,54 +113,6 @@ def test_fetching_copies_into_the_array_given_or_a_new_one(workspace):
     assert (copy == 2).all()
 
 
-# the simulator, in a process of its own: Numba decides once a process
-
-
-SIMULATED = """
-import os
-os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
-import numpy as np
-from pytest_gpukern.backends.backend import open_backend
-from pytest_gpukern import Output, Tolerance
-
-backend = open_backend("numba", simulated=True)
-assert (backend.name, backend.simulated, backend.on_gpu) == ("numba", True, False)
-assert backend.stream is not None
-made = backend.workspace({"a": np.arange(4.0), "k": 3}, {"out": Output((4,), "float64")})
-assert type(made.arrays["a"]).__name__ == type(made.arrays["out"]).__name__ == "FakeCUDAArray"
-assert made.arrays["k"] == 3
-assert made.adopt("out", np.zeros(4)) is None, "a host array is no device array"
-
-from numba import cuda
-
-@cuda.jit
-def double(a, out):
-    i = cuda.grid(1)
-    if i < out.size:
-        out[i] = 2 * a[i]
-
-double[1, 4, backend.stream](made.arrays["a"], made.arrays["out"])
-assert made.compare("out", 2 * np.arange(4.0), Tolerance()).mismatches == 0
-made.load({"a": np.ones(4)})
-made.poison()
-assert made.compare("out", np.zeros(4), Tolerance()).unwritten == 4
-double[1, 4](made.arrays["a"], made.arrays["out"])
-assert made.fetch("out").tolist() == [2.0] * 4
-place = made.adopt("out", cuda.to_device(np.zeros(4, "float32")))
-assert (place.shape, place.dtype, place.strides) == ((4,), np.dtype("float32"), None)
-assert made.fetch("out").tolist() == [0.0] * 4
-before = made.digest()
-made.arrays["a"][0] = 9
-assert made.digest() != before
-print("all as it should be")
-"""
-
-
-def test_the_simulators_workspace_is_device_arrays_over_host_memory():
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", SIMULATED], capture_output=True, text=True)
-    assert done.stdout == "all as it should be\n", done.stderr
-
-
 # what is installed
 
 
@@ -240,24 +191,14 @@ class TorchLike:
     def _after(self, step):
         return TorchLike(self.dtype, (*self.done, step))
 
-    def detach(self):
-        return self._after("detach")
-
-    def cpu(self):
-        return self._after("cpu")
-
-    def resolve_conj(self):
-        return self._after("conj")
-
-    def resolve_neg(self):
-        return self._after("neg")
+    detach, cpu, resolve_conj, resolve_neg = map(partial(partialmethod, _after), "abcd")
 
     def float(self):
         return TorchLike("torch.float32", self.done)
 
     def __array__(self, dtype=None, copy=None):
         assert self.dtype != "torch.bfloat16"
-        assert self.done == ("detach", "cpu", "conj", "neg")
+        assert self.done == (*"abcd",)
         return np.array([1.0, 2.0])
 
 

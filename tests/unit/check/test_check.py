@@ -23,7 +23,6 @@ from pytest_gpukern.check.check_variant import Prepared, check, check_nothing_is
 from pytest_gpukern.check.diagnosis import Fault, IncorrectError
 from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.problems.dataset import Datasets
-from pytest_gpukern.values.note import Note
 
 N = 8
 
@@ -237,36 +236,6 @@ def end():
     event = threading.Event()
     yield event
     event.set()
-
-
-def test_a_thread_that_a_launch_leaves_is_a_note_where_its_outputs_are_right_and_stay(end):
-    def beats(a, out):
-        def launch():
-            np.multiply(a, 2, out=out)
-            threading.Thread(target=end.wait, name="heartbeat", daemon=True).start()
-
-        return launch
-
-    notes = checked(beats).notes
-    assert Note("a thread started by the launch is still running: heartbeat") in notes
-
-
-def test_a_thread_that_changes_an_output_when_the_launch_has_returned_is_a_fault(end):
-    def later(a, out):
-        def work():
-            end.wait(0.02)
-            out[0] += 1
-
-        def launch():
-            np.multiply(a, 2, out=out)
-            threading.Thread(target=work, name="later").start()
-
-        return launch
-
-    diagnosis = rejected(later).diagnosis
-    assert diagnosis.fault is Fault.STILL_RUNNING
-    assert diagnosis.message.startswith("a thread started by the launch is still running: later; ")
-    assert diagnosis.message.endswith("\nout changed after the launch had returned")
 
 
 def test_a_thread_that_would_write_later_is_the_fault_and_not_what_it_has_not_written_yet(end):

@@ -525,20 +525,6 @@ def test_results_that_are_never_verified_may_differ_by_the_tolerance_of_their_dt
     assert (checks.seen.unsettled() is not None) is differ
 
 
-def test_records_such_as_random_states_may_be_updated_too():
-    states = np.zeros(3, [("s0", "u8"), ("has", "?")])
-
-    def draws(states, out):
-        states["s0"] += 1
-        out[...] = states["s0"]
-
-    out = np.empty(3)
-    checks, _ = checked(draws, states, out, outputs=(1,), inout=("states",))
-    assert out.tolist() == states["s0"].tolist() == [1, 1, 1]
-    assert checks.seen.unsettled() is None
-    assert rejected(draws, states, out, outputs=(1,)).fault is Fault.INPUT_MODIFIED
-
-
 def test_rounds_do_not_put_back_what_is_updated():
     checks, _ = checked(counts, DATA, np.zeros(4, int), inout=(1,))
     with pytest.raises(ValueError, match=r"gpu_benchmark\(inout=…\) restores .*, which rounds cannot: call"):
