@@ -200,21 +200,12 @@ def test_the_structures_of_the_real_module_are_read(opened):
     "code", [NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, OPERATING_SYSTEM, UNKNOWN]
 )
 def test_unknown_values_are_none_and_stop_nothing(opened, code):
-    silent = [
-        "nvmlDeviceGetClockInfo",
-        "nvmlDeviceGetCurrentClocksEventReasons",
-        "nvmlDeviceGetTemperature",
-        "nvmlDeviceGetFieldValues",
-        "nvmlDeviceGetPowerUsage",
-        "nvmlDeviceGetProcessUtilization",
-        "nvmlDeviceGetMemoryBusWidth",
-        "nvmlDeviceGetComputeRunningProcesses",
-        "nvmlDeviceGetEnforcedPowerLimit",
-        "nvmlDeviceGetMaxClockInfo",
-        "nvmlSystemGetCudaDriverVersion",
-        "nvmlSystemGetDriverVersion",
-        "nvmlDeviceGetName",
-    ]
+    silent = (
+        "ClockInfo CurrentClocksEventReasons Temperature FieldValues PowerUsage ProcessUtilization"
+        " MemoryBusWidth ComputeRunningProcesses EnforcedPowerLimit MaxClockInfo Name"
+    )
+    silent = [f"nvmlDeviceGet{name}" for name in silent.split()]
+    silent += ["nvmlSystemGetCudaDriverVersion", "nvmlSystemGetDriverVersion"]
     nvml = opened(FakePynvml(dict.fromkeys(silent, code)))
     found = nvml.state(UUIDS[0])
     assert found == DeviceState(found.at_ns, memory_used_bytes=754820096)
