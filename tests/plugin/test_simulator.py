@@ -254,29 +254,19 @@ def test_a_test_of_any_kind_that_needs_what_the_simulator_lacks_is_skipped(pytes
     assert all(outcome in name for name, outcome in outcomes.items()), outcomes
 
 
-def test_the_environment_is_afterwards_what_it_was(run):
-    last = run.stdout.splitlines()[-1]
-    assert last in ("changed", "changed KMP_DUPLICATE_LIB_OK"), "the import of threadpoolctl sets that"
-
-
-def test_simulated_results_are_marked_and_have_no_times_while_host_variants_do(run):
+def test_simulated_results_are_marked_not_recorded_and_have_no_times_while_host_variants_do(run):
     found = results_in(run.folder / "run.json")
-    assert found["doubling/numba.kernel/n=8"]["simulated"]
-    assert found["doubling/numba.kernel/n=8"]["measurements"] == []
-    assert not found["doubling/host.numpy/n=8"]["simulated"]
-    assert len(found["doubling/host.numpy/n=8"]["measurements"]) == 1
-
-
-def test_a_call_that_launches_nothing_is_no_simulated_one_and_says_so(run):
-    found = results_in(run.folder / "run.json")["test_it/test_launches_nothing"]
-    assert not found["simulated"]
-    (note,) = found["notes"]
-    assert note["text"] == 'the first call launched no kernel; to time host code, mark the test timer="host"'
-
-
-def test_simulated_results_are_not_recorded(run):
+    simulated, on_host = found["doubling/numba.kernel/n=8"], found["doubling/host.numpy/n=8"]
+    assert (simulated["simulated"], len(simulated["measurements"])) == (True, 0)
+    assert (on_host["simulated"], len(on_host["measurements"])) == (False, 1)
     (path,) = (run.folder / "baselines").iterdir()
     assert load(path).cases.keys() == {"doubling/host.numpy/n=8"}
+    nothing = found["test_it/test_launches_nothing"]
+    assert not nothing["simulated"]
+    (note,) = nothing["notes"]
+    assert note["text"] == 'the first call launched no kernel; to time host code, mark the test timer="host"'
+    last = run.stdout.splitlines()[-1]
+    assert last in ("changed", "changed KMP_DUPLICATE_LIB_OK"), "the import of threadpoolctl sets that"
 
 
 def test_a_run_that_ends_before_it_is_configured_puts_the_environment_back_too(pytester):
@@ -484,12 +474,15 @@ NEVER_RAISED = (
 NOT_TO_BE_LOADED = "raise AssertionError('the wheel, which needs a GPU')"
 
 
-@pytest.mark.parametrize("refuses", NEVER_RAISED)
-def test_a_refusal_of_the_simulator_that_was_not_raised_itself_skips_the_module(pytester, refuses):
-    pytester.makepyfile(test_it=refuses)
-    result = pytester.runpytest_subprocess("--gpukern-simulator=always", "-rs")
-    result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED *test_it.py:1 refuses to start while NUMBA_ENABLE_CUDASIM is set*"])
+def test_a_refusal_of_the_simulator_that_was_not_raised_itself_skips_a_module_and_others_are_errors(pytester):
+    other = REFUSES.replace("unset NUMBA_ENABLE_CUDASIM", "wrong")
+    pytester.makepyfile(test_group=NEVER_RAISED[0], test_cause=NEVER_RAISED[1], test_other=other)
+    result = pytester.runpytest_subprocess(
+        "--gpukern-simulator=always", "-rs", "--continue-on-collection-errors"
+    )
+    result.assert_outcomes(skipped=2, errors=1)
+    refuses = "1 refuses to start while NUMBA_ENABLE_CUDASIM is set*"
+    result.stdout.fnmatch_lines_random([f"SKIPPED *test_{name}.py:{refuses}" for name in ("group", "cause")])
 
 
 @pytest.mark.parametrize("wheel", [None, NOT_TO_BE_LOADED])
@@ -524,8 +517,3 @@ def test_a_suite_of_numba_cuda_mlir_is_checked_in_the_simulator_with_and_without
             "*NotImplementedError: numba-cuda-mlir has no cuda.vectorize: write a kernel, *",
         ]
     )
-
-
-def test_code_that_refuses_the_simulator_for_another_reason_stays_an_error(pytester):
-    pytester.makepyfile(REFUSES.replace("unset NUMBA_ENABLE_CUDASIM", "wrong") + "def test_it(): pass")
-    pytester.runpytest_subprocess("--gpukern-simulator=always").assert_outcomes(errors=1)
