@@ -336,10 +336,7 @@ def poison_bytes(poison: int, nbytes: int) -> np.ndarray[Any, Any]:
 
 
 def still_poisoned(
-    held: np.ndarray[Any, Any],
-    poison: int,
-    other: np.ndarray[Any, Any],
-    other_poison: int,
+    held: np.ndarray[Any, Any], poison: int, other: np.ndarray[Any, Any], other_poison: int
 ) -> tuple[int, int]:
     """Returns the number of elements that were not written, and the flat index of the first, or -1.
 

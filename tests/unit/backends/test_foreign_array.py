@@ -109,8 +109,7 @@ def test_arrays_overlap_where_they_have_an_element_in_common(placed):
 
 
 @pytest.mark.parametrize(
-    "value",
-    [1.0, np.float32(1), "text", None, [1.0], np.array([None]), np.zeros(2, "O,f4"), object()],
+    "value", [1.0, np.float32(1), "text", None, [1.0], np.array([None]), np.zeros(2, "O,f4"), object()]
 )
 def test_what_has_no_memory_of_its_own_or_holds_objects_is_no_array(value):
     assert users_array(value) is None

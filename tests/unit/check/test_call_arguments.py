@@ -31,13 +31,7 @@ def test_arguments_are_called_by_their_names_and_by_their_positions_if_these_are
 
 
 @pytest.mark.parametrize(
-    ("outputs", "found"),
-    [
-        ((1,), ["x"]),
-        ((-1,), ["y"]),
-        (("out",), ["out"]),
-        ((2, "out"), ["y", "out"]),
-    ],
+    ("outputs", "found"), [((1,), ["x"]), ((-1,), ["y"]), (("out",), ["out"]), ((2, "out"), ["y", "out"])]
 )
 def test_an_output_is_named_by_position_from_either_end_or_by_name(outputs, found):
     assert places(outputs, 2.0, "x", "y", out="out") == found

@@ -626,8 +626,7 @@ def test_outputs_that_are_written_after_the_given_stream_was_done_are_a_fault_an
 
 
 @pytest.mark.parametrize(
-    "why",
-    ["on the host", "host data", "a stream that waits for others", "very slow", "a sanitizer"],
+    "why", ["on the host", "host data", "a stream that waits for others", "very slow", "a sanitizer"]
 )
 def test_nobody_looks_where_it_would_show_nothing(late, monkeypatch, why):
     prepared = checked(right, on_gpu=why != "on the host", host_data=why == "host data")

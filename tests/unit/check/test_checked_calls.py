@@ -395,8 +395,7 @@ def test_calls_are_repeated_as_long_as_they_are_quick():
 
 
 @pytest.mark.parametrize(
-    ("call_ns", "launches"),
-    [(0.0, 200), (75_000.0, 200), (75_400.0, 198), (1e6, 15), (1.5e7, 1), (1.6e7, 0)],
+    ("call_ns", "launches"), [(0.0, 200), (75_000.0, 200), (75_400.0, 198), (1e6, 15), (1.5e7, 1), (1.6e7, 0)]
 )
 def test_as_many_launches_are_compared_by_hash_as_take_15_ms_and_200_at_most(call_ns, launches):
     assert engine.worth_repeating(call_ns) == launches

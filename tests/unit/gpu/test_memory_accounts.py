@@ -81,10 +81,7 @@ def test_cupys_pool_counts_without_its_cached_fft_plans(only, monkeypatch):
     log = []
     pool = SimpleNamespace(used_bytes=lambda: 700, free_all_blocks=lambda: log.append("pool"))
     pinned = SimpleNamespace(free_all_blocks=lambda: log.append("pinned"))
-    pools = {
-        "get_default_memory_pool": lambda: pool,
-        "get_default_pinned_memory_pool": lambda: pinned,
-    }
+    pools = {"get_default_memory_pool": lambda: pool, "get_default_pinned_memory_pool": lambda: pinned}
     put_module(monkeypatch, "cupy", ndarray=object, **pools)
     assert only().live_bytes() == 700
     plans = SimpleNamespace(get_curr_memsize=lambda: 200)

@@ -94,10 +94,7 @@ def test_an_integrated_gpu_without_memory_of_its_own_has_that_of_the_host(opened
 
 
 def test_processes_without_name_memory_or_pid_are_listed_all_the_same(opened):
-    found = [
-        SimpleNamespace(pid=41, usedGpuMemory=500 * 2**20),
-        SimpleNamespace(pid=0, usedGpuMemory=None),
-    ]
+    found = [SimpleNamespace(pid=41, usedGpuMemory=500 * 2**20), SimpleNamespace(pid=0, usedGpuMemory=None)]
     module = FakePynvml({"nvmlSystemGetProcessName": NOT_FOUND}, nvmlDeviceGetComputeRunningProcesses=found)
     processes = opened(module).compute_processes(UUIDS[0])
     assert processes == (GpuProcess(41, None, 500), GpuProcess(0, None, None))

@@ -133,8 +133,7 @@ def test_a_numba_cuda_mlir_that_is_loaded_for_a_gpu_is_an_error_only_where_the_s
 
 
 @pytest.mark.parametrize(
-    ("installed", "reason"),
-    [((), "Numba is not installed"), (("numba",), "numba-cuda is not installed")],
+    ("installed", "reason"), [((), "Numba is not installed"), (("numba",), "numba-cuda is not installed")]
 )
 def test_without_numba_there_is_no_simulator_and_the_reason_says_so(installed, reason):
     for mode in ("auto", "always"):

@@ -135,12 +135,7 @@ def test_where_nothing_is_declared_or_known_there_is_no_floor(work):
     assert H200.floor(cache="cold", **work) is None
 
 
-@given(
-    st.floats(1, 1e12),
-    st.floats(1, 1e15),
-    st.sampled_from(["cold", "hot"]),
-    st.floats(1, 10),
-)
+@given(st.floats(1, 1e12), st.floats(1, 1e15), st.sampled_from(["cold", "hot"]), st.floats(1, 10))
 def test_more_work_never_has_a_lower_floor_and_cold_is_never_below_hot(traffic, flops, cache, more):
     work = {"traffic_bytes": traffic, "flops": flops, "dtypes": ("float32",)}
     base = floor(cache=cache, **work).ns
