@@ -20,6 +20,7 @@ from pytest_gpukern.code.launches import (
     CapturedLaunch,
     DoesNotCompile,
     StandIn,
+    Unknown,
     capability,
 )
 from pytest_gpukern.gpu.fingerprint import library_versions
@@ -67,16 +68,6 @@ class _Device:
             remedy = f"compile for one of them a run: --gpukern-code={self._architectures[0]}"
             raise NotCovered(f"gpu_device.compute_capability differs between architectures; {remedy}")
         return capability(self._architectures[0])
-
-
-class _WarmUp:
-    """Is `gpu_warmup`, which calls once, and what that returns: nothing is known of the call."""
-
-    def __init__(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
-        function(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise CannotBeKnown(f"host code reads {name} of a warm-up")
 
 
 class StandIns:
@@ -140,8 +131,12 @@ class CapturePlugin:
         return lambda: None
 
     @pytest.fixture(scope="session")
-    def gpu_warmup(self) -> type[_WarmUp]:
-        return _WarmUp
+    def gpu_warmup(self) -> Callable[..., Unknown]:
+        def call_once(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Unknown:
+            function(*args, **kwargs)
+            return Unknown("a warm-up")
+
+        return call_once
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:

@@ -31,6 +31,7 @@ from pytest_gpukern.code.launches import (
     Dimensions,
     DoesNotCompile,
     StandIn,
+    Unknown,
     require,
 )
 from pytest_gpukern.gpu import cubin
@@ -188,7 +189,7 @@ class NumbaStandIn(StandIn):
             self.fills_host_arrays |= bool(this._callbacks)  # they copy back
             this._callbacks.clear()
             if dispatcher._can_compile:
-                dispatcher.overloads.setdefault(tuple(types), _Unlaunched())
+                dispatcher.overloads.setdefault(tuple(types), Unknown("a kernel"))
             name = _name(dispatcher.py_func)
             self.record(CapturedLaunch(name, tuple(grid), compiled, _MLIR_COMPILERS))
 
@@ -272,13 +273,6 @@ def _mlir_for(architecture: str, dispatcher: Any) -> Any:
             twin.compile(types)
         twin.disable_compile()
     return twin
-
-
-class _Unlaunched:
-    """Stands for what numba-cuda-mlir compiled for a launch."""
-
-    def __getattr__(self, _: str) -> NoReturn:
-        _refuse("registers and occupancy of a kernel")
 
 
 def _compiles(
