@@ -288,7 +288,9 @@ class CapturedTest(MeasuredTest):
 
 def _compiled(launches: list[CapturedLaunch], architecture: str) -> CompiledCode:
     """Returns the facts of each kernel, in the order of first launches; equal ones once."""
-    compilers = ", ".join(dict.fromkeys(_versions(launch.compilers) for launch in launches))
+    distributions = dict.fromkeys(name for launch in launches for name in launch.compilers)
+    versions = library_versions(tuple(distributions)).items()
+    compilers = ", ".join(f"{name} {version}" for name, version in versions)
     kernels: dict[KernelFacts, None] = {}
     for launch in launches:
         try:
@@ -297,8 +299,3 @@ def _compiled(launches: list[CapturedLaunch], architecture: str) -> CompiledCode
             return CompiledCode(compilers, refused=str(error))
         kernels[facts(compiled, launch.kernel, architecture, launch.grid)] = None
     return CompiledCode(compilers, tuple(kernels), autotuned=autotuned(kernels))
-
-
-@functools.cache
-def _versions(distributions: tuple[str, ...]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in library_versions(distributions).items())

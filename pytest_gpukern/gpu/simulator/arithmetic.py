@@ -249,7 +249,7 @@ class _Typed(ast.NodeTransformer):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
         target = node.target
-        if type(node.op) not in _BINARY or any(isinstance(part, ast.Slice) for part in _parts(target)):
+        if type(node.op) not in _BINARY or any(isinstance(part, ast.Slice) for part in ast.walk(target)):
             node.value = self.visit(node.value)
             return node
         operate = ast.Name(_PREFIX + type(node.op).__name__, ast.Load())
@@ -265,11 +265,6 @@ class _Typed(ast.NodeTransformer):
 def _is_constant(node: ast.expr) -> bool:
     kinds = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
     return all(isinstance(part, kinds) for part in ast.walk(node))
-
-
-def _parts(target: ast.expr) -> list[ast.expr]:
-    index = getattr(target, "slice", None)
-    return [*getattr(index, "elts", []), *filter(None, [index])]
 
 
 def typed_as_on_a_gpu(function: Any) -> Any:
