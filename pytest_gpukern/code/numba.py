@@ -79,9 +79,12 @@ class NumbaStandIn(StandIn):
 
     def install(self, record: Callable[[CapturedLaunch], None]) -> None:
         """Takes the device's place in this process, once; raises ImportError as `StandIn` says."""
-        _require_tested_libraries()
+        require("numba-cuda", "0.30.4", "0.31", "code")  # as the extra `code` does
         from numba import cuda
+        from numba.cuda.core import config
 
+        if config.ENABLE_CUDASIM:
+            raise ImportError("NUMBA_ENABLE_CUDASIM is on, and the simulator compiles nothing: unset it")
         self.record = record
         self._replace_driver(cuda)
         self._replace_launches()
@@ -376,24 +379,6 @@ class _RecordedKernel:
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._lowered, name)
-
-
-def _require_tested_libraries() -> None:
-    """Raises ImportError with value, rule and remedy if what this file rests on is not there."""
-    require("numba-cuda", "0.30.4", "0.31", "code")  # as the extra `code` does
-    from numba.cuda.core import config
-    from numba.cuda.cudadrv import driver, nvrtc, nvvm
-
-    if config.ENABLE_CUDASIM:
-        raise ImportError("NUMBA_ENABLE_CUDASIM is on, and the simulator compiles nothing: unset it")
-    loaders = {"NVVM": nvvm.NVVM, "NVRTC": nvrtc._get_nvrtc_version, "nvJitLink": driver._have_nvjitlink}
-    for name, loads in loaders.items():
-        try:
-            problem: object = None if loads() else "it is missing"
-        except Exception as error:  # noqa: BLE001 - each loader has errors of its own
-            problem = error
-        if problem is not None:
-            raise ImportError(f"{name} does not load ({problem}): pip install 'pytest-gpukern[code]'")
 
 
 def _refuse(name: str) -> NoReturn:
