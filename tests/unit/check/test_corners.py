@@ -53,36 +53,26 @@ def test_a_right_variant_is_checked_at_every_size_and_says_where():
     assert result.notes == ()
 
 
-def slow_from(size, clock):
-    """A right variant whose launches take 3 s of a clock from a size on."""
-
-    def prepare(a, out, n):
-        launch = right(a, out)
-
-        def timed():
-            launch()
-            clock.passes(3_000_000_000 if n >= size else 1)
-
-        return timed
-
-    return prepare
-
-
-@pytest.mark.parametrize("tool", [None, "memcheck"])
-def test_under_a_tool_no_size_follows_one_that_was_slow(monkeypatch, tool):
+@pytest.mark.parametrize(
+    ("tool", "sizes", "notes"),
+    [
+        (None, (1, 65, 127, 3, 129), ()),
+        ("memcheck", (1, 65), ("n=127, n=3, n=129: a launch took 3.0 s under memcheck at n=65",)),
+    ],
+)
+def test_under_a_tool_no_size_follows_one_that_was_slow(monkeypatch, tool, sizes, notes):
     clock = FakeClock()
+
+    def slow_from_65_on(a, out, n):
+        launch = right(a, out)
+        return lambda: (launch(), clock.passes(3_000_000_000 if n >= 65 else 1))
+
     monkeypatch.setattr("pytest_gpukern.check.engine.time", clock)
     monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", tool or "")
-    problem = with_sizes(1, 65, 127, 3, 129)
-    result = checked(problem, slow_from(65, clock))
+    result = checked(with_sizes(1, 65, 127, 3, 129), slow_from_65_on)
     assert result.correctness is Correctness.PASSED
-    if tool is None:
-        assert result.corners == ("n=1", "n=65", "n=127", "n=3", "n=129")
-        assert result.notes == ()
-        return
-    assert result.corners == ("n=1", "n=65")
-    left_out = "not checked at n=127, n=3, n=129: a launch took 3.0 s under memcheck at n=65"
-    assert result.notes == (Note(left_out, About.SIZES),)
+    assert result.corners == tuple(f"n={n}" for n in sizes)
+    assert result.notes == tuple(Note(f"not checked at {left_out}", About.SIZES) for left_out in notes)
 
 
 def test_under_a_tool_no_launch_is_made_twice_for_its_poison(monkeypatch):
