@@ -330,14 +330,10 @@ class _RecordedKernel:
         """Loads nothing."""
 
     def launch(self, args: Any, grid: Any, block: Any, _: Any, shared_bytes: int) -> None:
-        """Has the launch recorded, if the arguments fit the kernel's signature."""
-        from numpy import ndarray
-
-        if not self._options.get("extensions"):  # they turn arguments into others
-            self._check(args)
+        """Has the launch recorded. As on a device, nobody compares arguments with one explicit signature."""
         self._device.launched = True
-        # `cuda.Out(array)` and its like hold the array as their value.
-        self._device.fills_host_arrays |= any(isinstance(getattr(arg, "value", arg), ndarray) for arg in args)
+        held = (getattr(arg, "value", arg) for arg in args)  # of `cuda.Out(array)` and its like
+        self._device.fills_host_arrays |= any(isinstance(each, np.ndarray) for each in held)
         compiled = partial(self.compiled, tuple(block), shared_bytes)
         self._device.record(CapturedLaunch(_name(self.py_func), tuple(grid), compiled, _COMPILERS))
 
@@ -359,20 +355,6 @@ class _RecordedKernel:
         with self._device.compiles(self.py_func):
             options = self._options | {"link": list(self._options.get("link") or ())}  # Numba adds to it
             return self._device.make(self.py_func, self.argtypes, **options)
-
-    def _check(self, args: Any) -> None:
-        """Compares types: Numba hands to a kernel of one explicit signature whatever it is given."""
-        from numba.cuda import types
-        from numba.cuda.descriptor import cuda_target
-        from numba.cuda.typing.typeof import Purpose, typeof
-
-        wanted = [each for each in self.argtypes if not isinstance(each, types.Omitted)]
-        given = [typeof(arg, Purpose.argument) for arg in args]
-        converted = map(cuda_target.typing_context.can_convert, given, wanted)
-        if len(given) != len(wanted) or None in converted:
-            wants, has = (", ".join(map(str, each)) for each in (wanted, given))
-            problem = f"{_name(self.py_func)} has the signature ({wants}) and is called with ({has})"
-            raise DoesNotCompile(f"{_place(self.py_func)}: {problem}")
 
     def __getattr__(self, name: str) -> Any:
         """Has Numba's kernel answer the rest, such as its PTX."""

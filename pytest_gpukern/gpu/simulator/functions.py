@@ -56,7 +56,6 @@ def refusal(feature: str) -> Callable[..., Any]:
     def refuse(*args: Any, **kwargs: Any) -> Any:  # noqa: ARG001
         raise SimulatorUnsupported(feature)
 
-    refuse.__doc__ = f"Refuse: {feature} cannot be simulated."
     return refuse
 
 

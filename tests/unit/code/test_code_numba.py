@@ -322,8 +322,6 @@ def test_code_that_does_not_compile_is_told_with_the_user_s_line(found, script, 
 
 
 CALLS_SAY = {
-    "signed double": "signed has the signature (array(float32, 1d, C), int32) and is called with",
-    "signed with too few": "signed has the signature",
     "twice signed integers": "No matching definition for argument type(s) array(int32, 1d, C)",
     "no type": "Cannot determine Numba type of <class 'object'>",
 }

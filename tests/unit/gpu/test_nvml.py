@@ -219,34 +219,25 @@ def test_a_lost_gpu_is_an_error_and_no_missing_answer(opened):
         nvml.state(UUIDS[0])
 
 
+SEVERAL = ("sw_power_cap", "hw_thermal_slowdown", "unknown_0x8000")
+OLDER = {"CurrentClocksThrottleReasons": 0x20, "TemperatureV": lambda handle, sensor: 77 + sensor}
+BY_OLDER = {"clock_events": ("sw_thermal_slowdown",), "temperature_c": 77}
+
+
 @pytest.mark.parametrize(
     ("failing", "answers", "told"),
     [
         # several bits are several names, and one that is new is kept
-        (
-            (),
-            {"nvmlDeviceGetCurrentClocksEventReasons": 0x40 | 0x4 | 0x8000},
-            {"clock_events": ("sw_power_cap", "hw_thermal_slowdown", "unknown_0x8000")},
-        ),
+        ((), {"CurrentClocksEventReasons": 0x40 | 0x4 | 0x8000}, {"clock_events": SEVERAL}),
         # older and newer names stand in for each other
-        (
-            ("CurrentClocksEventReasons", "Temperature"),
-            {
-                "nvmlDeviceGetCurrentClocksThrottleReasons": 0x20,
-                "nvmlDeviceGetTemperatureV": lambda handle, sensor: 77 + sensor,
-            },
-            {"clock_events": ("sw_thermal_slowdown",), "temperature_c": 77},
-        ),
+        (("CurrentClocksEventReasons", "Temperature"), OLDER, BY_OLDER),
         # power has a call of its own where the fields lack it
-        (
-            (),
-            {"nvmlDeviceGetFieldValues": field_values({})},
-            {"power_w": 400.0, "memory_temperature_c": None},
-        ),
+        ((), {"FieldValues": field_values({})}, {"power_w": 400.0, "memory_temperature_c": None}),
     ],
 )
 def test_what_a_driver_tells_otherwise_is_told_the_same(opened, failing, answers, told):
     failing = {f"nvmlDeviceGet{name}": FUNCTION_NOT_FOUND for name in failing}
+    answers = {f"nvmlDeviceGet{name}": answer for name, answer in answers.items()}
     found = opened(FakePynvml(failing, **answers)).state(UUIDS[0])
     assert {name: getattr(found, name) for name in told} == told
 
