@@ -587,11 +587,9 @@ def check_corners(
     """
     checked: dict[str, Mapping[str, Contents]] = {}
     left_out: dict[str, list[str]] = {}
-    tool, slow = sanitizing_tool(), ""
+    tool, slow = sanitizing_tool(), None
     for corner in corners_of(case):
-        reason = _why_not_at(corner, case, simulated=backend.simulated)
-        if reason is None and slow and corner.is_a_size:
-            reason = slow
+        reason = _why_not_at(corner, case, simulated=backend.simulated) or slow  # sizes come last
         if reason is not None:
             left_out.setdefault(reason, []).append(corner.label)
             continue
