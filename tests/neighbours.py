@@ -31,7 +31,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         folder = unpacked(Path(place))
         base, base_s = passed(folder, OWN, NUMBA_ENABLE_CUDASIM="1")
-        say(f"numba-cuda's simulator: {len(base)} passed in {base_s:.0f} s")
+        print(f"numba-cuda's simulator: {len(base)} passed in {base_s:.0f} s", flush=True)  # noqa: T201
         found = [held("ours", base, base_s, *passed(folder, OURS))]
         for file in (*folder.glob("stumpy/*.py"), *folder.glob("tests/test_gpu_*.py")):
             text = file.read_text(encoding="utf-8")
@@ -43,15 +43,8 @@ def main() -> int:
 
 
 def unpacked(place: Path) -> Path:
-    get = [
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--no-binary=:all:",
-        f"--dest={place}",
-    ]
-    subprocess.run([sys.executable, "-m", *get, RELEASE], check=True)
+    get = ["pip", "download", "--quiet", "--no-deps", "--no-binary=:all:", f"--dest={place}", RELEASE]
+    subprocess.run([sys.executable, "-m", *get], check=True)
     (archive,) = place.glob("*.tar.gz")
     shutil.unpack_archive(archive, place, filter="data")
     return place / archive.name.removesuffix(".tar.gz")
@@ -75,15 +68,10 @@ def passed(folder: Path, options: list[str], **variables: str) -> tuple[set[str]
     return names, time.monotonic() - began
 
 
-def say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
 def held(what: str, base: set[str], base_s: float, names: set[str], took_s: float) -> bool:
-    say(f"{what}: {len(names)} passed in {took_s:.0f} s, {took_s / base_s:.0%} of numba-cuda's time")
-    for name in sorted(base - names):
-        say(f"  fails: {name}")
+    fails = [f"  fails: {name}" for name in sorted(base - names)]
+    share = f"{took_s / base_s:.0%} of numba-cuda's time"
+    print(f"{what}: {len(names)} passed in {took_s:.0f} s, {share}", *fails, sep="\n", flush=True)  # noqa: T201
     return base <= names and took_s <= base_s / 2
 
 

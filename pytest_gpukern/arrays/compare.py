@@ -23,7 +23,6 @@ POISONS = (POISON, 0xFFFA_FFC5)
 bfloat16, float32 and float64, and unlikely integers. They differ in every byte, so an unwritten element is
 wrong under one of them. A run draws its own; these are for tests."""
 
-BFLOAT16 = "bfloat16"
 _NARROW = re.compile(r"bfloat16|float[468]_\w+")
 
 
@@ -337,10 +336,7 @@ def poison_bytes(poison: int, nbytes: int) -> np.ndarray[Any, Any]:
 
 
 def still_poisoned(
-    held: np.ndarray[Any, Any],
-    poison: int,
-    other: np.ndarray[Any, Any],
-    other_poison: int,
+    held: np.ndarray[Any, Any], poison: int, other: np.ndarray[Any, Any], other_poison: int
 ) -> tuple[int, int]:
     """Returns the number of elements that were not written, and the flat index of the first, or -1.
 
@@ -478,7 +474,7 @@ class Tolerance:
             exponent, mantissa = map(int, bits.groups())
             return cls(2.0**-mantissa, 2.0 ** (2 - 2 ** (exponent - 1) - mantissa))  # the smallest number
         known = {"float16": (1e-3, 1e-5), "float32": (1.3e-6, 1e-5), "float64": (1e-9, 1e-9)}
-        known[BFLOAT16] = (1.6e-2, 1e-5)
+        known["bfloat16"] = (1.6e-2, 1e-5)
         name = {"complex64": "float32", "complex128": "float64"}.get(name, name)
         return cls(*known.get(name, (0.0, 0.0)))
 

@@ -29,20 +29,18 @@ class Workspace(ABC):
 
     Attributes:
         arrays: name → array of the backend's own type, or scalar, as given to the variant.
-        array_type: the one type of arrays that a launch may return.
     """
-
-    array_type: type[Any]
 
     def __init__(
         self,
+        backend: Backend,
         inputs: Mapping[str, Any],
         outputs: Mapping[str, Output],
         placed: Mapping[str, Placement] | None = None,
-        poisons: tuple[int, ...] = POISONS,
     ) -> None:
         self.arrays: dict[str, Any] = dict(inputs)
-        self._poisons = itertools.cycle(poisons)
+        self._backend: Any = backend
+        self._poisons = itertools.cycle(backend.poisons)
         self._guarded: dict[str, Any] = {}  # our inputs and outputs, between guard zones
         self._places: dict[str, UsersArray] = {}  # where these lie
         self._inputs = [name for name, value in inputs.items() if is_array(value) and name not in outputs]
@@ -51,7 +49,6 @@ class Workspace(ABC):
         for name in (*self._inputs, *outputs):
             form, guard = (outputs[name], OUTPUT_GUARD) if name in outputs else (inputs[name], INPUT_GUARD)
             self._make(name, form, guard, (placed or {}).get(name))
-            self.array_type = type(self.arrays[name])  # in the end an output's
         self.fill(inputs)
         self.poison()
 
@@ -83,17 +80,17 @@ class Workspace(ABC):
     def adopt(self, output: str, value: Any) -> UsersArray | None:
         """Takes an array that a launch returned as `output`.
 
-        Returns None if it is not exactly of `array_type`, has no values yet or lives elsewhere.
+        Returns None if it is not exactly of the type of our array, has no values yet or lives elsewhere.
         """
         # A subclass may compute when it is compared.
-        place = self._taken(output, value) if type(value) is self.array_type else None
+        place = self._taken(output, value) if type(value) is type(self.arrays[output]) else None
         if place is not None:
             self._returned[output] = place, value
         return place
 
     @abstractmethod
     def _taken(self, output: str, value: Any) -> UsersArray | None:
-        """Returns where an array of `array_type` lies, or None to refuse it."""
+        """Returns where an array of that type lies, or None to refuse it."""
 
     def place(self, output: str) -> UsersArray:
         """Returns where an output lies now: the array that was returned, or ours."""
@@ -161,7 +158,7 @@ class Backend:
         stream: what variants get as `stream`, in the library's own type; None on the host.
         timed_stream: the same stream as one of cuda.core, for timers; None on the host and in the simulator.
         poisons: what we fill outputs with in turn, one before each checked launch.
-        workspace_type: makes a `Workspace` of inputs, outputs, placements and poisons.
+        workspace_type: makes a `Workspace` of a backend, inputs, outputs and placements.
     """
 
     name: str
@@ -170,7 +167,7 @@ class Backend:
     stream: Any = None
     timed_stream: Any = None
     poisons: tuple[int, ...] = POISONS
-    workspace_type: type[Any]
+    workspace_type: type[Workspace]
 
     def workspace(
         self,
@@ -179,8 +176,7 @@ class Backend:
         placed: Mapping[str, Placement] | None = None,
     ) -> Workspace:
         """Makes the arrays of a case, with inputs loaded and outputs poisoned, laid out as in `placed`."""
-        workspace: Workspace = self.workspace_type(inputs, outputs, placed, self.poisons)
-        return workspace
+        return self.workspace_type(self, inputs, outputs, placed)
 
     def current(self) -> AbstractContextManager[Any]:
         """Makes launches that name no stream go to `stream` while entered."""

@@ -77,6 +77,11 @@ class UsersArray:
         return self.dtype.kind in "biufc" and set(self.read_as) <= {"bfloat16", "conjugated", "negated"}
 
     @property
+    def read_dtype(self) -> Any:
+        """Its dtype as its library reads it; the name of one that NumPy lacks."""
+        return next(filter(is_narrow, self.read_as), self.dtype)
+
+    @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
 
@@ -165,11 +170,10 @@ class UsersArray:
         Raises:
             TypeError: they are float8, which needs ml_dtypes.
         """
-        values = fetched
-        narrow = next(filter(is_narrow, self.read_as), None)
+        values, narrow = fetched, self.read_dtype
         if narrow == "bfloat16":
             values = (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-        elif narrow is not None:
+        elif is_narrow(narrow):
             if (missing := dtype_missing(narrow)) is not None:
                 raise TypeError(missing)
             values = values.view(narrow).astype(np.float32)
@@ -557,7 +561,7 @@ def _held(value: Any) -> list[UsersArray]:
 
 def type_name(value: Any) -> str:
     """Names the type of a value with its module, since several libraries have an `ndarray`."""
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
 
 
 def _shown(value: Any) -> str:

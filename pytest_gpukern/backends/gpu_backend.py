@@ -18,7 +18,6 @@ from pytest_gpukern.backends.backend import Backend, Workspace
 from pytest_gpukern.backends.foreign_array import UsersArray
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.runtime import CudaRuntime, DeviceArray, checked, cuda_source, runtime
-from pytest_gpukern.problems.problem import Output
 
 _LOOKED_AT_BYTES = 1 << 20
 """Size of the end of an output that we watch for late writes."""
@@ -58,24 +57,13 @@ def _place_of(array: Any, declared: np.dtype[Any]) -> UsersArray:
 
 
 class CudaWorkspace(Workspace):
-    """Holds the device arrays of one case.
+    """Holds the device arrays of one case, each in the type that its backend makes of it."""
 
-    `wrap` turns them into a library's own type, and `wrap_input` does so for inputs, if that is another one.
-    """
-
-    def __init__(
-        self,
-        inputs: Mapping[str, Any],
-        outputs: Mapping[str, Output],
-        wrap: Callable[[DeviceArray], Any],
-        placed: Mapping[str, Placement] | None = None,
-        poisons: tuple[int, ...] = comparison.POISONS,
-        wrap_input: Callable[[DeviceArray], Any] | None = None,
-    ) -> None:
-        self._runtime, self._wrap, self._wrap_input = runtime(), wrap, wrap_input or wrap
+    def __init__(self, *given: Any) -> None:
+        self._runtime = runtime()
         self._before: dict[str, DeviceArray] = {}
         try:
-            super().__init__(inputs, outputs, placed, poisons)
+            super().__init__(*given)
         except BaseException:
             self.close()
             raise
@@ -86,7 +74,8 @@ class CudaWorkspace(Workspace):
         self._guarded[name], self._places[name] = array, _place_of(array, array.dtype)
         if name in self._outputs and name in self.arrays:  # it is an input, too
             self._before[name] = DeviceArray(form.shape, form.dtype)
-        self.arrays[name] = (self._wrap_input if name in self._inputs else self._wrap)(array)
+        backend = self._backend
+        self.arrays[name] = (backend.wrap_input if name in self._inputs else backend.wrap)(array)
 
     def fill(self, inputs: Mapping[str, Any]) -> None:
         for name, array in (self._guarded | self._before).items():
@@ -298,26 +287,18 @@ class GpuBackend(Backend):
     """
 
     on_gpu = True
-    workspace_type: type[CudaWorkspace] = CudaWorkspace
+    workspace_type = CudaWorkspace
 
     def __init__(self) -> None:
         self.timed_stream = runtime().stream
 
     def wrap(self, array: DeviceArray) -> Any:
         """Returns an array of the library's own type on the memory of `array`."""
-        raise NotImplementedError
+        return array
 
     def wrap_input(self, array: DeviceArray) -> Any:
         """Returns an input array on this memory; most libraries have one type for inputs and outputs."""
         return self.wrap(array)
-
-    def workspace(
-        self,
-        inputs: Mapping[str, Any],
-        outputs: Mapping[str, Output],
-        placed: Mapping[str, Placement] | None = None,
-    ) -> CudaWorkspace:
-        return self.workspace_type(inputs, outputs, self.wrap, placed, self.poisons, self.wrap_input)
 
     def synchronize(self) -> None:
         runtime().synchronize()

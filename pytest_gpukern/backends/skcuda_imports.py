@@ -3,56 +3,39 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from collections.abc import Callable, Iterator, MutableMapping
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-
-class _SkcudaFinder(MetaPathFinder):
-    """Finds scikit-cuda, and supplies what it needs while one of its modules is executed."""
-
-    executed = False
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name.partition(".")[0] != "skcuda":
-            return None
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:  # of this module only: each has a loader of its own
-            execute = functools.partial(self._execute, spec.loader.exec_module)
-            spec.loader.exec_module = execute  # type: ignore[method-assign]
-        return spec
-
-    def _execute(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
-        self.executed = True
-        with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patched:
-            warnings.simplefilter("ignore")  # invalid escapes, and a cuBLAS context made in passing
-            for holder, name, stand_in in _stand_ins():
-                patched.setitem(holder, name, stand_in)
-            execute(module)
+from pytest_gpukern.gpu.simulator.patching import ImportHook
 
 
-_FINDER = _SkcudaFinder()
+def _load(load: Callable[[], None]) -> None:
+    """Loads a module of scikit-cuda, and supplies what it needs meanwhile."""
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patched:
+        warnings.simplefilter("ignore")  # invalid escapes, and a cuBLAS context made in passing
+        for holder, name, stand_in in _stand_ins():
+            patched.setitem(holder, name, stand_in)
+        load()
+
+
+_HOOK = ImportHook(lambda name: _load if name.partition(".")[0] == "skcuda" else None)
 
 
 def supply() -> None:
     """Supplies what scikit-cuda needs at each import from now on, whoever imports it."""
-    if _FINDER not in sys.meta_path:
-        sys.meta_path.insert(0, _FINDER)
+    if _HOOK not in sys.meta_path:
+        sys.meta_path.insert(0, _HOOK)
 
 
 def notes() -> tuple[str, ...]:
     """Returns what stood in while scikit-cuda was imported, with its version; else nothing."""
-    if not _FINDER.executed:
+    if "skcuda.version" not in sys.modules:
         return ()
     from skcuda.version import __version__
 

@@ -71,12 +71,7 @@ class TorchBackend(GpuBackend):
 
 
 class TritonBackend(TorchBackend):
-    """Runs Triton on CUDA tensors; the timed stream is PyTorch's current one, to which Triton launches.
-
-    Raises:
-        ImportError: Triton or PyTorch does not import.
-        RuntimeError: this PyTorch was built without CUDA, or for another driver.
-    """
+    """Runs Triton on CUDA tensors; the timed stream is PyTorch's current one, to which Triton launches."""
 
     name = "triton"
 

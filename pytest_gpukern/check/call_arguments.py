@@ -179,20 +179,15 @@ def _argument(name: int | str, there: Sequence[Argument], positional: int) -> Ar
         return None
     for text, attribute in _STEP.findall(steps):
         place, value = argument
-        if attribute:
-            if not hasattr(value, attribute):
-                return None
-            argument = Argument(f"{place}.{attribute}", getattr(value, attribute))
-            continue
         try:
+            if attribute:
+                argument = Argument(f"{place}.{attribute}", getattr(value, attribute))
+                continue
             step = ast.literal_eval(text)
             if isinstance(value, (tuple, list)):
-                argument = Argument(f"{place}[{range(len(value))[step]}]", value[step])
-            elif isinstance(value, dict):
-                argument = Argument(f"{place}[{step!r}]", value[step])
-            else:
-                return None
-        except (ValueError, SyntaxError, LookupError, TypeError):
+                step = range(len(value))[step]
+            argument = Argument(f"{place}[{step!r}]", value[step])
+        except (AttributeError, ValueError, SyntaxError, LookupError, TypeError):
             return None
     return argument
 

@@ -20,14 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pytest_gpukern.arrays.compare import (
-    POISONS,
-    disturbed,
-    float_bits,
-    is_narrow,
-    poison_bytes,
-    still_poisoned,
-)
+from pytest_gpukern.arrays.compare import POISONS, disturbed, float_bits, poison_bytes, still_poisoned
 from pytest_gpukern.arrays.memory import Damage
 from pytest_gpukern.backends.backend import Backend, Workspace
 from pytest_gpukern.backends.foreign_array import (
@@ -232,7 +225,7 @@ class CheckedCalls(Launch):
         self._scalars = tuple(_comparable(value) for value, array in arrays.values() if array is None)
         self.seen.given_empty |= not all(array.nbytes for array in passed)
         read = (*in_place.values(), *self.inputs.values())
-        self.seen.given_floats |= set(filter(float_bits, map(_dtype_of, read)))
+        self.seen.given_floats |= set(filter(float_bits, (array.read_dtype for array in read)))
         poisoned = {name: output.array for name, output in outputs.items() if not output.updates}
         shared = diagnose_aliasing(poisoned, self.inputs, in_place, _IN_PLACE)
         if shared is not None:
@@ -323,8 +316,8 @@ class CheckedCalls(Launch):
     @property
     def forms(self) -> dict[str, Contents]:
         """Returns dtype and size of each input."""
-        sizes = {name: math.prod(array.shape) for name, array in self.inputs.items()}
-        return {name: Contents(str(_dtype_of(self.inputs[name])), size, 0, 0) for name, size in sizes.items()}
+        arrays = self.inputs.items()
+        return {name: Contents(str(of.read_dtype), math.prod(of.shape), 0, 0) for name, of in arrays}
 
     def digests_before(self) -> Mapping[str, str | None]:
         """Returns the hash of each input, if outputs are declared: then all else must stay as it is."""
@@ -565,10 +558,6 @@ def _captured(function: Any, value: Any, array: UsersArray) -> bool:
     if any(value is other for other in captured):
         return False  # the same in every call, so we can compare its contents
     return any(other is not None and array.overlaps(other) for other in map(users_array, captured))
-
-
-def _dtype_of(array: UsersArray) -> object:
-    return next(filter(is_narrow, array.read_as), array.dtype)
 
 
 def _comparable(value: Any) -> Any:

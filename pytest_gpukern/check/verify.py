@@ -12,13 +12,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from pytest_gpukern.arrays.compare import (
-    Tolerance,
-    compare,
-    contents_of,
-    default_tolerance,
-    float_bits,
-)
+from pytest_gpukern.arrays.compare import Tolerance, compare, contents_of, default_tolerance, float_bits
 from pytest_gpukern.backends.foreign_array import (
     UsersArray,
     bits_of,
@@ -198,7 +192,7 @@ class SeenOutputs:
             if not output.array.holds_numbers:  # records, such as random states, have no tolerance
                 continue
             first, *others = (output.array.values(result) for result in output.results.values())
-            tolerance = default_tolerance(first, narrow_dtype(output.value) or first.dtype)
+            tolerance = default_tolerance(first, output.array.read_dtype)
             for other in others:
                 comparison = compare(other, first, tolerance, poison=None)
                 diagnosis = diagnose_values(name, comparison, tolerance, poisoned=False)

@@ -20,6 +20,7 @@ from pytest_gpukern.code.launches import (
     CapturedLaunch,
     DoesNotCompile,
     StandIn,
+    Unknown,
     capability,
 )
 from pytest_gpukern.gpu.fingerprint import library_versions
@@ -67,16 +68,6 @@ class _Device:
             remedy = f"compile for one of them a run: --gpukern-code={self._architectures[0]}"
             raise NotCovered(f"gpu_device.compute_capability differs between architectures; {remedy}")
         return capability(self._architectures[0])
-
-
-class _WarmUp:
-    """Is `gpu_warmup`, which calls once, and what that returns: nothing is known of the call."""
-
-    def __init__(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
-        function(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise CannotBeKnown(f"host code reads {name} of a warm-up")
 
 
 class StandIns:
@@ -140,8 +131,12 @@ class CapturePlugin:
         return lambda: None
 
     @pytest.fixture(scope="session")
-    def gpu_warmup(self) -> type[_WarmUp]:
-        return _WarmUp
+    def gpu_warmup(self) -> Callable[..., Unknown]:
+        def call_once(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Unknown:
+            function(*args, **kwargs)
+            return Unknown("a warm-up")
+
+        return call_once
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
@@ -293,7 +288,9 @@ class CapturedTest(MeasuredTest):
 
 def _compiled(launches: list[CapturedLaunch], architecture: str) -> CompiledCode:
     """Returns the facts of each kernel, in the order of first launches; equal ones once."""
-    compilers = ", ".join(dict.fromkeys(_versions(launch.compilers) for launch in launches))
+    distributions = dict.fromkeys(name for launch in launches for name in launch.compilers)
+    versions = library_versions(tuple(distributions)).items()
+    compilers = ", ".join(f"{name} {version}" for name, version in versions)
     kernels: dict[KernelFacts, None] = {}
     for launch in launches:
         try:
@@ -302,8 +299,3 @@ def _compiled(launches: list[CapturedLaunch], architecture: str) -> CompiledCode
             return CompiledCode(compilers, refused=str(error))
         kernels[facts(compiled, launch.kernel, architecture, launch.grid)] = None
     return CompiledCode(compilers, tuple(kernels), autotuned=autotuned(kernels))
-
-
-@functools.cache
-def _versions(distributions: tuple[str, ...]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in library_versions(distributions).items())

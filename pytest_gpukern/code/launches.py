@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from pytest_gpukern.gpu.fingerprint import library_versions
 
@@ -19,6 +19,16 @@ class H200:
 
 class CannotBeKnown(Exception):  # noqa: N818 - it says what is so, and nothing is wrong
     """Says that host code wants what only a device computes, such as the contents of a result."""
+
+
+class Unknown:
+    """Stands for what only a device could tell: a compiled kernel that it has loaded, a time."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise CannotBeKnown(f"host code reads what only a device computes: {name} of {self._what}")
 
 
 class DoesNotCompile(Exception):  # noqa: N818

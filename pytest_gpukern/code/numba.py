@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,10 +31,12 @@ from pytest_gpukern.code.launches import (
     Dimensions,
     DoesNotCompile,
     StandIn,
+    Unknown,
     require,
 )
 from pytest_gpukern.gpu import cubin
 from pytest_gpukern.gpu.kernel_facts import threads_by_registers
+from pytest_gpukern.gpu.simulator.patching import ImportHook
 from pytest_gpukern.problems.call_by_name import place_of
 
 # Host code gets the answers of an H200, so that what it derives from SMs or shared memory is as usual.
@@ -78,13 +79,16 @@ class NumbaStandIn(StandIn):
 
     def install(self, record: Callable[[CapturedLaunch], None]) -> None:
         """Takes the device's place in this process, once; raises ImportError as `StandIn` says."""
-        _require_tested_libraries()
+        require("numba-cuda", "0.30.4", "0.31", "code")  # as the extra `code` does
         from numba import cuda
+        from numba.cuda.core import config
 
+        if config.ENABLE_CUDASIM:
+            raise ImportError("NUMBA_ENABLE_CUDASIM is on, and the simulator compiles nothing: unset it")
         self.record = record
         self._replace_driver(cuda)
         self._replace_launches()
-        sys.meta_path.insert(0, _AtMlirsImport(self._replace_mlir))
+        sys.meta_path.insert(0, ImportHook({"numba_cuda_mlir.cuda": self._replace_mlir}.get))
 
     def _replace_driver(self, cuda: Any) -> None:
         """Takes the place of the driver in `numba.cuda`, or in the copy of it that numba-cuda-mlir has."""
@@ -151,8 +155,11 @@ class NumbaStandIn(StandIn):
         of.compile_device, of.call = compiled_device_function, called
         dispatcher.ForAll._compute_thread_per_block = _threads_for_all
 
-    def _replace_mlir(self) -> None:
-        """Has numba-cuda-mlir record launches; types, signatures and launch configurations stay its own."""
+    def _replace_mlir(self, load: Callable[[], None]) -> None:
+        """Has numba-cuda-mlir record launches; types, signatures and launch configurations stay its own.
+
+        What we replace does not import its `cuda`, which is loaded last.
+        """
         require("numba-cuda-mlir", "0.6", "0.7", "mlir")
         from numba.cuda.cudadrv.devicearray import DeviceNDArray
         from numba.cuda.typing.typeof import typeof_impl
@@ -185,12 +192,13 @@ class NumbaStandIn(StandIn):
             self.fills_host_arrays |= bool(this._callbacks)  # they copy back
             this._callbacks.clear()
             if dispatcher._can_compile:
-                dispatcher.overloads.setdefault(tuple(types), _Unlaunched())
+                dispatcher.overloads.setdefault(tuple(types), Unknown("a kernel"))
             name = _name(dispatcher.py_func)
             self.record(CapturedLaunch(name, tuple(grid), compiled, _MLIR_COMPILERS))
 
         descriptor._ArgMarshaller._launch = recorded
         descriptor._ForAll._compute_thread_per_block = _threads_for_all
+        load()
 
     def _recorded_kernel(self, py_func: Any, argtypes: Any, **options: Any) -> _RecordedKernel:
         key = py_func, argtypes, repr(sorted(options.items()))
@@ -255,18 +263,6 @@ class NumbaStandIn(StandIn):
         }
 
 
-class _AtMlirsImport(MetaPathFinder):
-    """Replaces parts of numba-cuda-mlir as somebody imports it, or says that its version is not known."""
-
-    def __init__(self, replace: Callable[[], None]) -> None:
-        self._replace = replace
-
-    def find_spec(self, name: str, *_: object) -> None:
-        if name == "numba_cuda_mlir.cuda":  # what we replace does not import it
-            self._replace()
-            sys.meta_path.remove(self)
-
-
 @functools.cache
 def _mlir_for(architecture: str, dispatcher: Any) -> Any:
     """Returns a dispatcher of the same kernel that compiles for an architecture."""
@@ -280,13 +276,6 @@ def _mlir_for(architecture: str, dispatcher: Any) -> Any:
             twin.compile(types)
         twin.disable_compile()
     return twin
-
-
-class _Unlaunched:
-    """Stands for what numba-cuda-mlir compiled for a launch."""
-
-    def __getattr__(self, _: str) -> NoReturn:
-        _refuse("registers and occupancy of a kernel")
 
 
 def _compiles(
@@ -341,14 +330,10 @@ class _RecordedKernel:
         """Loads nothing."""
 
     def launch(self, args: Any, grid: Any, block: Any, _: Any, shared_bytes: int) -> None:
-        """Has the launch recorded, if the arguments fit the kernel's signature."""
-        from numpy import ndarray
-
-        if not self._options.get("extensions"):  # they turn arguments into others
-            self._check(args)
+        """Has the launch recorded. As on a device, nobody compares arguments with one explicit signature."""
         self._device.launched = True
-        # `cuda.Out(array)` and its like hold the array as their value.
-        self._device.fills_host_arrays |= any(isinstance(getattr(arg, "value", arg), ndarray) for arg in args)
+        held = (getattr(arg, "value", arg) for arg in args)  # of `cuda.Out(array)` and its like
+        self._device.fills_host_arrays |= any(isinstance(each, np.ndarray) for each in held)
         compiled = partial(self.compiled, tuple(block), shared_bytes)
         self._device.record(CapturedLaunch(_name(self.py_func), tuple(grid), compiled, _COMPILERS))
 
@@ -371,43 +356,11 @@ class _RecordedKernel:
             options = self._options | {"link": list(self._options.get("link") or ())}  # Numba adds to it
             return self._device.make(self.py_func, self.argtypes, **options)
 
-    def _check(self, args: Any) -> None:
-        """Compares types: Numba hands to a kernel of one explicit signature whatever it is given."""
-        from numba.cuda import types
-        from numba.cuda.descriptor import cuda_target
-        from numba.cuda.typing.typeof import Purpose, typeof
-
-        wanted = [each for each in self.argtypes if not isinstance(each, types.Omitted)]
-        given = [typeof(arg, Purpose.argument) for arg in args]
-        converted = map(cuda_target.typing_context.can_convert, given, wanted)
-        if len(given) != len(wanted) or None in converted:
-            wants, has = (", ".join(map(str, each)) for each in (wanted, given))
-            problem = f"{_name(self.py_func)} has the signature ({wants}) and is called with ({has})"
-            raise DoesNotCompile(f"{_place(self.py_func)}: {problem}")
-
     def __getattr__(self, name: str) -> Any:
         """Has Numba's kernel answer the rest, such as its PTX."""
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._lowered, name)
-
-
-def _require_tested_libraries() -> None:
-    """Raises ImportError with value, rule and remedy if what this file rests on is not there."""
-    require("numba-cuda", "0.30.4", "0.31", "code")  # as the extra `code` does
-    from numba.cuda.core import config
-    from numba.cuda.cudadrv import driver, nvrtc, nvvm
-
-    if config.ENABLE_CUDASIM:
-        raise ImportError("NUMBA_ENABLE_CUDASIM is on, and the simulator compiles nothing: unset it")
-    loaders = {"NVVM": nvvm.NVVM, "NVRTC": nvrtc._get_nvrtc_version, "nvJitLink": driver._have_nvjitlink}
-    for name, loads in loaders.items():
-        try:
-            problem: object = None if loads() else "it is missing"
-        except Exception as error:  # noqa: BLE001 - each loader has errors of its own
-            problem = error
-        if problem is not None:
-            raise ImportError(f"{name} does not load ({problem}): pip install 'pytest-gpukern[code]'")
 
 
 def _refuse(name: str) -> NoReturn:

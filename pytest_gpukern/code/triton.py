@@ -29,6 +29,7 @@ from pytest_gpukern.code.launches import (
     Compiled,
     DoesNotCompile,
     StandIn,
+    Unknown,
     capability,
     require,
 )
@@ -160,7 +161,7 @@ class TritonStandIn(StandIn):
     def _launch(self, function: Any, args: Any, *, grid: Any, warmup: bool, **options: Any) -> Any:
         """Stands in for `JITFunction.run`."""
         if warmup:
-            return _Launched()
+            return Unknown("a compiled kernel")
         held = [_held(value, number) for number, value in enumerate(args)]
         options = {name: _held(value, name) for name, value in options.items()}
         if callable(grid):
@@ -173,7 +174,7 @@ class TritonStandIn(StandIn):
         if math.prod(blocks):  # else Triton launches nothing
             compiled = functools.partial(self._compiled, function, held, options)
             self._record(CapturedLaunch(function.__name__, blocks, compiled, ("triton",)))
-        return _Launched()
+        return Unknown("a compiled kernel")
 
     def _compiled(self, function: Any, args: Any, options: dict[str, Any], architecture: str) -> Compiled:
         major, minor = capability(architecture)
@@ -219,13 +220,6 @@ def _driver() -> Any:
     driver.get_current_device = lambda: driver.capability  # Triton keeps kernels by device
     driver.get_current_target = lambda: GPUTarget("cuda", driver.capability, 32)
     return driver
-
-
-class _Launched:
-    """Is what a launch returns: which kernel a device would have loaded is not known."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise CannotBeKnown(f"host code asks a compiled kernel for .{name}, which differs by the device")
 
 
 class _Nothing(contextlib.nullcontext[Any]):

@@ -221,9 +221,9 @@ N = 1001
 
 @pytest.fixture
 def workspace():
-    from pytest_gpukern.backends.gpu_backend import CudaWorkspace
+    from pytest_gpukern.backends.gpu_backend import GpuBackend
 
-    made = CudaWorkspace({}, {"out": Output((N,), np.float32)}, lambda array: array)
+    made = GpuBackend().workspace({}, {"out": Output((N,), np.float32)})
     yield made
     made.close()
 

@@ -132,9 +132,9 @@ def test_a_hash_sees_a_change_in_the_bytes_after_the_last_word(runtime, upload):
 @pytest.fixture
 def workspace():
     """An input and an output that ends in the middle of a word."""
-    from pytest_gpukern.backends.gpu_backend import CudaWorkspace
+    from pytest_gpukern.backends.gpu_backend import GpuBackend
 
-    made = CudaWorkspace({"a": np.arange(1001.0)}, {"out": Output((1001,), np.float16)}, lambda array: array)
+    made = GpuBackend().workspace({"a": np.arange(1001.0)}, {"out": Output((1001,), np.float16)})
     yield made
     made.close()
 
@@ -215,12 +215,12 @@ extern "C" __global__ void twice(const float *a, float *out, unsigned long long 
 def test_only_what_nobody_waits_for_is_written_late_whatever_its_size(runtime, size, how, late):
     from cuda.core import LaunchConfig, launch
 
-    from pytest_gpukern.backends.gpu_backend import CudaWorkspace
+    from pytest_gpukern.backends.gpu_backend import GpuBackend
 
     kernel, aside = runtime.kernel(TWICE, "twice"), runtime.device.create_stream()
     config = LaunchConfig(grid=-(-size // 256), block=256)
     output = {"out": Output((size,), "float32")}
-    workspace = CudaWorkspace({"a": np.ones(size, "float32")}, output, lambda array: array)
+    workspace = GpuBackend().workspace({"a": np.ones(size, "float32")}, output)
     a, out = workspace.arrays["a"], workspace.arrays["out"]
 
     def call():

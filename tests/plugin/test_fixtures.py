@@ -117,7 +117,7 @@ LINES = {
     "gpu_benchmark.verify(out, out)": "ValueError: actual and expected are the same object, *",
     "gpu_benchmark.verify([out], [out[::-1]])": "ValueError: actual and expected share memory, *",
     "gpu_benchmark.verify(np.array(['a']), out)": "TypeError: ndarray of dtype <U1: *",
-    "gpu_benchmark.guarded('a')": "TypeError: gpu_benchmark.guarded: builtins.str *",
+    "gpu_benchmark.guarded('a')": "TypeError: gpu_benchmark.guarded: str *",
     "gpu_benchmark(takes_two, 1)": "TypeError: takes_two() missing 1 required *",
     "gpu_benchmark(takes_two, 1, 2)": "ValueError: theirs",
     "gpu_benchmark(out.fill(1))": "*gpu_benchmark was given NoneType to call: pass the kernel and its *",

@@ -58,6 +58,18 @@ def shuffled(x, y):
 def forgets_the_last(x, y):
     return lambda: double[1, 7](x, y)
 
+@doubling.variant("numba", allocates=True)
+def returned(x):
+    def launch():
+        y = cuda.device_array_like(x)
+        double[1, 32](x, y)
+        return y
+    return launch
+
+@doubling.variant("numba", allocates=True)
+def of_the_host(x):
+    return lambda: 2 * x.copy_to_host()
+
 @doubling.variant("host")
 def numpy(x, y):
     return lambda: np.multiply(x, 2, out=y)
@@ -162,6 +174,8 @@ def outcome(run, name):
 SHUFFLES = "not in the simulator: warp shuffles (cuda.shfl_sync)"
 IN_THE_SIMULATOR = [
     ("test_doubling[doubling/numba.kernel/n=8]", "PASSED", "gpukern simulator: on (no GPU: "),
+    ("test_doubling[doubling/numba.returned/n=8]", "PASSED", ""),
+    ("test_doubling[doubling/numba.of_the_host/n=8]", "FAILED", "returned numpy.ndarray, but backend numba"),
     ("test_doubling[doubling/host.numpy/n=8]", "PASSED", "CUDA simulator: correctness only, never speed"),
     *[(f"test_{name}", "PASSED", "") for name in ("plain", "pedantic", "launches_nothing", "ufunc")],
     ("test_plain_shuffle", "SKIPPED", SHUFFLES),
@@ -240,29 +254,19 @@ def test_a_test_of_any_kind_that_needs_what_the_simulator_lacks_is_skipped(pytes
     assert all(outcome in name for name, outcome in outcomes.items()), outcomes
 
 
-def test_the_environment_is_afterwards_what_it_was(run):
-    last = run.stdout.splitlines()[-1]
-    assert last in ("changed", "changed KMP_DUPLICATE_LIB_OK"), "the import of threadpoolctl sets that"
-
-
-def test_simulated_results_are_marked_and_have_no_times_while_host_variants_do(run):
+def test_simulated_results_are_marked_not_recorded_and_have_no_times_while_host_variants_do(run):
     found = results_in(run.folder / "run.json")
-    assert found["doubling/numba.kernel/n=8"]["simulated"]
-    assert found["doubling/numba.kernel/n=8"]["measurements"] == []
-    assert not found["doubling/host.numpy/n=8"]["simulated"]
-    assert len(found["doubling/host.numpy/n=8"]["measurements"]) == 1
-
-
-def test_a_call_that_launches_nothing_is_no_simulated_one_and_says_so(run):
-    found = results_in(run.folder / "run.json")["test_it/test_launches_nothing"]
-    assert not found["simulated"]
-    (note,) = found["notes"]
-    assert note["text"] == 'the first call launched no kernel; to time host code, mark the test timer="host"'
-
-
-def test_simulated_results_are_not_recorded(run):
+    simulated, on_host = found["doubling/numba.kernel/n=8"], found["doubling/host.numpy/n=8"]
+    assert (simulated["simulated"], len(simulated["measurements"])) == (True, 0)
+    assert (on_host["simulated"], len(on_host["measurements"])) == (False, 1)
     (path,) = (run.folder / "baselines").iterdir()
     assert load(path).cases.keys() == {"doubling/host.numpy/n=8"}
+    nothing = found["test_it/test_launches_nothing"]
+    assert not nothing["simulated"]
+    (note,) = nothing["notes"]
+    assert note["text"] == 'the first call launched no kernel; to time host code, mark the test timer="host"'
+    last = run.stdout.splitlines()[-1]
+    assert last in ("changed", "changed KMP_DUPLICATE_LIB_OK"), "the import of threadpoolctl sets that"
 
 
 def test_a_run_that_ends_before_it_is_configured_puts_the_environment_back_too(pytester):
@@ -453,9 +457,6 @@ def test_plain(gpu_benchmark, blocks):
     y = cuda.to_device(np.zeros_like(x))
     gpu_benchmark(double[1, int(8 * blocks)], cuda.to_device(x), y)
     gpu_benchmark.verify(y, 2 * x)
-
-def test_cluster(gpu_benchmark):
-    gpu_benchmark(double[1, 8, 0, 0, (2, 1, 1)], x, x.copy())
 """
 )
 REFUSES = """
@@ -470,12 +471,15 @@ NEVER_RAISED = (
 NOT_TO_BE_LOADED = "raise AssertionError('the wheel, which needs a GPU')"
 
 
-@pytest.mark.parametrize("refuses", NEVER_RAISED)
-def test_a_refusal_of_the_simulator_that_was_not_raised_itself_skips_the_module(pytester, refuses):
-    pytester.makepyfile(test_it=refuses)
-    result = pytester.runpytest_subprocess("--gpukern-simulator=always", "-rs")
-    result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED *test_it.py:1 refuses to start while NUMBA_ENABLE_CUDASIM is set*"])
+def test_a_refusal_of_the_simulator_that_was_not_raised_itself_skips_a_module_and_others_are_errors(pytester):
+    other = REFUSES.replace("unset NUMBA_ENABLE_CUDASIM", "wrong")
+    pytester.makepyfile(test_group=NEVER_RAISED[0], test_cause=NEVER_RAISED[1], test_other=other)
+    result = pytester.runpytest_subprocess(
+        "--gpukern-simulator=always", "-rs", "--continue-on-collection-errors"
+    )
+    result.assert_outcomes(skipped=2, errors=1)
+    refuses = "1 refuses to start while NUMBA_ENABLE_CUDASIM is set*"
+    result.stdout.fnmatch_lines_random([f"SKIPPED *test_{name}.py:{refuses}" for name in ("group", "cause")])
 
 
 @pytest.mark.parametrize("wheel", [None, NOT_TO_BE_LOADED])
@@ -487,31 +491,16 @@ def test_a_suite_of_numba_cuda_mlir_is_checked_in_the_simulator_with_and_without
         test_compiler="from numba_cuda_mlir.extending import lower\n\ndef test_it(): pass\n",
         refuses=REFUSES,
         test_refuses="import refuses\n\ndef test_it(): pass\n",
-        test_ufunc="from numba_cuda_mlir import cuda\nf = cuda.vectorize(['f4(f4)'])(abs)\n",
     )
-    options = (
-        "--gpukern-simulator=always",
-        "-rA",
-        "--continue-on-collection-errors",
-        "-p",
-        "no:cacheprovider",
-    )
-    result = pytester.runpytest_subprocess(*options)
-    result.assert_outcomes(passed=2, failed=2, skipped=3, errors=1)
+    result = pytester.runpytest_subprocess("--gpukern-simulator=always", "-rA", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=2, failed=2, skipped=2)
     result.stdout.fnmatch_lines_random(
         [
             "PASSED *numba.kernel/n=8]*",
             "*1 still hold poison, the first at [[]7]*",
             "PASSED *test_plain[[]1]*",
             "INCORRECT: y: 4 of 8 elements still hold poison*",
-            "SKIPPED * not in the simulator: a launch of clusters (kernel[[]grid, block, stream, *",
             "SKIPPED * not in the simulator: a part of the compiler (numba_cuda_mlir.extending)",
             "SKIPPED *refuses.py:3 refuses to start while NUMBA_ENABLE_CUDASIM is set (*): have it ask *",
-            "*NotImplementedError: numba-cuda-mlir has no cuda.vectorize: write a kernel, *",
         ]
     )
-
-
-def test_code_that_refuses_the_simulator_for_another_reason_stays_an_error(pytester):
-    pytester.makepyfile(REFUSES.replace("unset NUMBA_ENABLE_CUDASIM", "wrong") + "def test_it(): pass")
-    pytester.runpytest_subprocess("--gpukern-simulator=always").assert_outcomes(errors=1)

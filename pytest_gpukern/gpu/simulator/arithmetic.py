@@ -239,21 +239,17 @@ class _Typed(ast.NodeTransformer):
             node.func = _call("called", node.func)
         return node
 
-    def _visit_target(self, node: Any) -> ast.expr:
+    def visit_Attribute(self, node: Any) -> ast.expr:
         self.generic_visit(node)
         if isinstance(node.ctx, ast.Store):
             node.value = _call("Into", node.value)
         return node  # type: ignore[no-any-return]
 
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        return self._visit_target(node)
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        return self._visit_target(node)
+    visit_Subscript = visit_Attribute  # noqa: N815 - as `ast` names it
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
         target = node.target
-        if type(node.op) not in _BINARY or any(isinstance(part, ast.Slice) for part in _parts(target)):
+        if type(node.op) not in _BINARY or any(isinstance(part, ast.Slice) for part in ast.walk(target)):
             node.value = self.visit(node.value)
             return node
         operate = ast.Name(_PREFIX + type(node.op).__name__, ast.Load())
@@ -269,11 +265,6 @@ class _Typed(ast.NodeTransformer):
 def _is_constant(node: ast.expr) -> bool:
     kinds = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
     return all(isinstance(part, kinds) for part in ast.walk(node))
-
-
-def _parts(target: ast.expr) -> list[ast.expr]:
-    index = getattr(target, "slice", None)
-    return [*getattr(index, "elts", []), *filter(None, [index])]
 
 
 def typed_as_on_a_gpu(function: Any) -> Any:

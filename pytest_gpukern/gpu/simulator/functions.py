@@ -56,7 +56,6 @@ def refusal(feature: str) -> Callable[..., Any]:
     def refuse(*args: Any, **kwargs: Any) -> Any:  # noqa: ARG001
         raise SimulatorUnsupported(feature)
 
-    refuse.__doc__ = f"Refuse: {feature} cannot be simulated."
     return refuse
 
 
@@ -92,7 +91,7 @@ def mend_namespace() -> None:
     Names of kernels alone are looked up in the running kernel, also after ``from numba.cuda import grid``.
     """
     from numba import cuda
-    from numba.cuda import libdevice
+    from numba.cuda import bf16, libdevice
     from numba.cuda.simulator import kernel as simulated
     from numba.cuda.simulator import kernelapi
 
@@ -126,21 +125,14 @@ def mend_namespace() -> None:
         raise AttributeError(f"module 'numba.cuda' has no attribute {name!r}")
 
     cuda.__getattr__ = from_kernel
-    _refuse_bfloat16()
+    refuse_all("bfloat16", bf16)  # the fake has an empty module, and None as the type
+    add(bf16, "bfloat16", bf16.__getattr__("bfloat16"))
 
 
 def _refuse_functions(owner: Any, feature: str, module: str) -> None:
     for name, _ in inspect.getmembers(owner, inspect.isfunction):
         if not name.startswith("_"):
             replace(owner, name, staticmethod(refusal(f"{feature} ({module}.{name})")))
-
-
-def _refuse_bfloat16() -> None:
-    """Refuses bfloat16: the fake has an empty module, and None as the type."""
-    from numba.cuda import bf16
-
-    refuse_all("bfloat16", bf16)
-    add(bf16, "bfloat16", bf16.__getattr__("bfloat16"))
 
 
 def refuse_all(feature: str, module: ModuleType) -> None:

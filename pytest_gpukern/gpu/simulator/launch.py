@@ -185,12 +185,8 @@ def mend_jit() -> None:
     from numba.cuda.simulator import api
 
     fake_jit = original(api, "jit")
-    fakes = set(inspect.signature(fake_jit).parameters) - {"argtypes", "bind", "restype"}  # deprecated
-    reals = {
-        name
-        for name, parameter in inspect.signature(original(decorators, "jit")).parameters.items()
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-    }
+    fakes, reals = (set(inspect.signature(of).parameters) for of in (fake_jit, original(decorators, "jit")))
+    fakes -= {"argtypes", "bind", "restype"}  # deprecated
     known = fakes | reals | _KEYWORDS_BEHIND_KWS
 
     def jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:

@@ -30,21 +30,15 @@ _OPTIONS = """
 """
 """Keywords of its `jit`."""
 _FEATURE = "a feature of numba-cuda-mlir"
-_REFUSED_MODULES = ("experimental", "intrin", "tensor_map", "vector")
+_REFUSED_MODULES = ("ctypes", "experimental", "intrin", "tensor_map", "vector")
 _SUBMODULES = (*_REFUSED_MODULES, "kernels", "libdevicefuncs", "random", "vector_types")
-_PARTS = """
-    abstract annotations api api_util args ast_transforms bf16 cache_hints caching cg cgutils cloudpickle
-    codegen common compiler const containers core cpython ctypes cuda cuda_paths cudadecl cudadrv cudaimpl
-    cudamath datamodel debuginfo decorators descriptor device_declarations device_init deviceufunc
-    dispatcher errors experimental ext_types extending flags fp16 fp16funcs fp8 function_type functions
-    initialize install_registry intrin intrinsics itanium_mangler iterators kernels libdevice
-    libdevicedecl libdevicefuncs linker local locks logging lowering lowering_registry lowering_utilities
-    mathimpl memory_management misc mlir mlir_compiler mlir_debuginfo mlir_lowering mlir_optimization
-    models np npytypes nrt_context numba_cuda numbair_transforms optimization print random runtime scalars
-    serialize shared struct_pointees stubs target tensor_map testing tools type_defs typeconv types typing
-    ufunc_db utils vector vector_types vectorizers
+_COMPILER = """
+    annotations ast_transforms caching codegen compiler decorators descriptor device_declarations extending
+    install_registry linker logging lowering lowering_registry lowering_utilities memory_management mlir
+    mlir_compiler mlir_debuginfo mlir_lowering mlir_optimization models nrt_context numbair_transforms
+    optimization runtime struct_pointees testing tools type_defs typing ufunc_db
 """
-"""Public modules of its packages; whatever else is imported from them is no module."""
+"""Its public modules beside `cuda`, `types` and `errors`."""
 _REFUSED_NAMES = re.compile(r"inline_ptx|compile_(cubin|for|mlir)|(float16x|half)[1-4]")
 _DRAWS = re.compile(r"xoroshiro128p_(next|jump|uniform_\w+|normal_\w+)")
 _OF_NUMBA = "write a kernel, or take it from numba.cuda"
@@ -59,25 +53,26 @@ class _NotServed(SimulatorUnsupported, ImportError):  # noqa: N818 - a skip in t
 
 
 def find(name: str) -> ModuleSpec | None:
-    """Returns how a module of numba-cuda-mlir is served: ours, or numba-cuda's; None if it has no such.
+    """Returns how a module of numba-cuda-mlir is served: ours, or numba-cuda's; None if there is no such.
 
-    Raises SimulatorUnsupported, which is an ImportError as well, for a module that neither has.
+    Raises SimulatorUnsupported, which is an ImportError as well, for a part of its compiler.
     """
-    if not all(part[0] == "_" or part in _PARTS.split() for part in name.split(".")[1:3]):
-        return None
     served = re.sub(rf"^{_ROOT}\.numba_cuda\b", _CUDA, name).replace(f"{_CUDA}.types", f"{_ROOT}.types")
     served = served.replace(f"{_ROOT}.errors", f"{_CUDA}.core.errors")
     loader: Any = Loader()
     if served == name in _FILLED:
         loader.exec_module = _FILLED[name]
         return ModuleSpec(name, loader, is_package=True)
-    if served not in _FILLED and not served.startswith((f"{_CUDA}.", f"{_ROOT}.types.")):
+    part = served.split(".")[1:2]
+    if part and part[0] not in ("cuda", "types"):
+        if part[0] not in _COMPILER.split():
+            return None
         raise _NotServed(f"a part of the compiler ({name})")
     try:
         target = served if served in _FILLED else re.sub(rf"^({_CUDA}|{_ROOT})", "numba.cuda", served)
         module = importlib.import_module(target)
-    except ModuleNotFoundError as error:
-        raise _NotServed(f"{_FEATURE} ({name})") from error
+    except ModuleNotFoundError:
+        return None
     loader.exec_module = lambda made: sys.modules.update({made.__name__: module})
     return ModuleSpec(name, loader, is_package=True)
 

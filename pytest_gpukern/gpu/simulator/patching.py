@@ -1,9 +1,38 @@
-"""Patches Numba's simulator in memory, by name; a patch that finds no target is an error."""
+"""Patches libraries in memory: as they are loaded, or by name, and a name that is not there is an error."""
 
+import importlib.util
+import sys
+from collections.abc import Callable
 from importlib import metadata
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 from pytest_gpukern.gpu.simulator.errors import SimulatorError
+
+
+class ImportHook(MetaPathFinder):
+    """Has modules loaded by what `mends` returns for their names, whoever imports them; others as ever.
+
+    It is given a function that loads the module, and does what has to be done before or after that.
+    """
+
+    def __init__(self, mends: Callable[[str], Callable[[Callable[[], None]], None] | None]) -> None:
+        self._mends = mends
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        mend = self._mends(name)
+        if mend is None:
+            return None
+        sys.meta_path.remove(self)  # meanwhile, since numba-cuda has a finder that asks all of them
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            sys.meta_path.insert(0, self)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: mend(lambda: execute(module))  # type: ignore[method-assign]
+        return spec
 
 
 def original(owner: Any, name: str) -> Any:

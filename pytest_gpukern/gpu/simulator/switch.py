@@ -9,11 +9,11 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from typing import Any
 
 from pytest_gpukern.gpu.simulator.errors import VARIABLE, SimulatorError
+from pytest_gpukern.gpu.simulator.patching import ImportHook
 
 TRITON_VARIABLE = "TRITON_INTERPRET"
 OPTION = "--gpukern-simulator"
@@ -99,8 +99,8 @@ def activate(state: SimulatorState) -> None:
         if _as_numba_reads(os.environ.get(variable)) is not True:
             _before_us.setdefault(variable, os.environ.get(variable))
             os.environ[variable] = "1"
-    if _FINDER not in sys.meta_path:
-        sys.meta_path.insert(0, _FINDER)
+    if _HOOK not in sys.meta_path:
+        sys.meta_path.insert(0, _HOOK)
     if "numba" not in sys.modules:
         return
     try:
@@ -110,27 +110,15 @@ def activate(state: SimulatorState) -> None:
         raise
 
 
-class _FinderThatMends(MetaPathFinder):
-    """Has the modules of `_MENDED` fixed as soon as they are loaded, whoever imports them."""
+class _SimulatorsHook(ImportHook):
+    """Has the modules of `_MENDED` fixed, and numba-cuda-mlir served by numba-cuda."""
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
-        """Returns how numba-cuda serves numba-cuda-mlir, or where others find one to be fixed; else None."""
         if name.partition(".")[0] == MLIR and importlib.util.find_spec("numba_cuda"):
             from pytest_gpukern.gpu.simulator import mlir
 
             return mlir.find(name)
-        mend = _MENDED.get(name)
-        if mend is None:
-            return None
-        sys.meta_path.remove(self)  # meanwhile, since numba-cuda has a finder that asks all of them
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            sys.meta_path.insert(0, self)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-            spec.loader.exec_module = lambda module: mend(lambda: execute(module))  # type: ignore[method-assign]
-        return spec
+        return super().find_spec(name)
 
 
 def _mend(load: Callable[[], None] = lambda: None) -> None:
@@ -201,7 +189,7 @@ _MENDED = {
     "triton.runtime.interpreter": _mend_interpreter,
     "triton.runtime.autotuner": _mend_autotuner,
 }
-_FINDER = _FinderThatMends()
+_HOOK = _SimulatorsHook(_MENDED.get)
 
 
 def deactivate() -> None:
@@ -209,8 +197,8 @@ def deactivate() -> None:
 
     Numba and Triton stay as loaded.
     """
-    if _FINDER in sys.meta_path:
-        sys.meta_path.remove(_FINDER)
+    if _HOOK in sys.meta_path:
+        sys.meta_path.remove(_HOOK)
     while _before_us:
         variable, previous = _before_us.popitem()
         if previous is None:

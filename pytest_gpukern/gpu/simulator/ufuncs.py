@@ -69,12 +69,6 @@ def mend_ufuncs() -> None:
     """Makes `vectorize` and `guvectorize` with ``target="cuda"`` and of `numba.cuda` run on the host."""
     from numba.cuda import vectorizers
 
-    _mend_vectorize(original(vectorizers, "CUDAVectorize"))
-    _mend_guvectorize(original(vectorizers, "CUDAGUFuncVectorize"))
-    _mend_broadcasting()
-
-
-def _mend_vectorize(builder: Any) -> None:
     def compile_core(self: Any, sig: Any) -> tuple[Callable[..., Any], Any]:
         return_type = sig.return_type
         if return_type is None:
@@ -85,26 +79,16 @@ def _mend_vectorize(builder: Any) -> None:
             )
         return _scalar_core(typed_as_on_a_gpu(self.pyfunc), return_type), return_type
 
-    def get_globals(self: Any, corefn: Callable[..., Any]) -> dict[str, Any]:  # noqa: ARG001
-        return {"__cuda__": ElementIndex(), "__core__": corefn}
+    def of_core(core: Callable[..., Any]) -> dict[str, Any]:
+        return {"__cuda__": ElementIndex(), "__core__": core}
 
-    def compile_kernel(self: Any, fnobj: Any, sig: Any) -> Any:  # noqa: ARG001
-        return host_loop(fnobj)
-
-    replace(builder, "_compile_core", compile_core)
-    replace(builder, "_get_globals", get_globals)
-    replace(builder, "_compile_kernel", compile_kernel)
-
-
-def _mend_guvectorize(builder: Any) -> None:
-    def get_globals(self: Any, sig: Any) -> dict[str, Any]:  # noqa: ARG001
-        return {"__cuda__": ElementIndex(), "__core__": typed_as_on_a_gpu(self.pyfunc)}
-
-    def compile_kernel(self: Any, fnobj: Any, sig: Any) -> Any:  # noqa: ARG001
-        return host_loop(fnobj)
-
-    replace(builder, "_get_globals", get_globals)
-    replace(builder, "_compile_kernel", compile_kernel)
+    scalar, general = (original(vectorizers, f"CUDA{kind}Vectorize") for kind in ("", "GUFunc"))
+    replace(scalar, "_compile_core", compile_core)
+    replace(scalar, "_get_globals", lambda _, core: of_core(core))
+    replace(general, "_get_globals", lambda self, _: of_core(typed_as_on_a_gpu(self.pyfunc)))
+    for builder in (scalar, general):
+        replace(builder, "_compile_kernel", lambda _, template, sig: host_loop(template))  # noqa: ARG005
+    _mend_broadcasting()
 
 
 def _mend_broadcasting() -> None:

@@ -13,7 +13,7 @@ from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.arrays.compare import POISON, compare
 from pytest_gpukern.arrays.memory import OUTPUT_GUARD
 from pytest_gpukern.backends import gpu_backend
-from pytest_gpukern.backends.gpu_backend import CudaWorkspace
+from pytest_gpukern.backends.gpu_backend import GpuBackend
 from pytest_gpukern.backends.host import HostBackend
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.runtime import DeviceArray
@@ -53,7 +53,7 @@ def test_under_a_sanitizer_an_allocation_ends_where_its_array_does_and_is_still_
 def test_what_is_an_input_and_an_output_is_put_back_instead_of_poisoned(runtime, driver):
     before = {"a": np.arange(4.0), "sums": np.array([7.0, 8.0])}
     outputs = {"sums": Output((2,), "float64"), "out": Output((3,), "float64")}
-    made = CudaWorkspace(before, outputs, lambda array: array)
+    made = GpuBackend().workspace(before, outputs)
     for stream in (None, STREAM):
         made.arrays["sums"].upload(np.zeros(2))
         made.queue_poison(stream)
@@ -146,21 +146,20 @@ def test_a_large_output_on_the_host_is_compared_where_its_reference_lies(
 # copies
 
 
-def test_a_copy_is_made_once_while_its_array_lives(runtime, driver):
-    host = np.arange(10.0)
+def test_a_copy_is_made_once_while_its_array_lives_and_freed_at_the_next_or_at_once(runtime, driver):
+    host, other = np.arange(64.0), np.ones(64)
     copy = runtime.copy_of(host)
     assert runtime.copy_of(host) is copy
     assert copy.download().tolist() == host.tolist()
     assert driver.calls.count("cuMemcpyHtoD") == 1
-
-
-def test_a_copy_is_freed_once_its_array_is_gone(runtime, driver):
-    first, second = np.ones(64), np.ones(64)
-    runtime.copy_of(first)
-    del first
+    del host
     gc.collect()
-    runtime.copy_of(second)
+    kept = runtime.copy_of(other)
     assert driver.used_bytes == 64 * 8
+    runtime.copy_of(np.ones(32))
+    runtime.forget_dead_copies()
+    assert driver.used_bytes == 64 * 8
+    assert runtime.copy_of(other) is kept
 
 
 def test_an_array_with_the_id_of_one_that_is_gone_has_its_own_copy(runtime, driver):
@@ -171,15 +170,6 @@ def test_an_array_with_the_id_of_one_that_is_gone_has_its_own_copy(runtime, driv
     assert runtime.copy_of(host).download().tolist() == [1.0] * 64
     assert copy.pointer == 0
     assert driver.used_bytes == 64 * 8
-
-
-def test_copies_of_what_is_gone_can_be_freed_at_once(runtime, driver):
-    kept = np.ones(64)
-    runtime.copy_of(kept)
-    runtime.copy_of(np.ones(32))
-    runtime.forget_dead_copies()
-    assert driver.used_bytes == 64 * 8
-    assert len(runtime.copy_of(kept).download()) == 64
 
 
 def test_copies_take_a_quarter_of_the_memory_and_the_one_longest_unused_goes_first(runtime, driver):
@@ -208,7 +198,7 @@ def test_copies_are_forgotten_when_their_memory_is_wanted(runtime, driver):
 
 
 def workspace_of(inputs):
-    return CudaWorkspace(inputs, {"out": Output((5,), np.float32)}, lambda array: array)
+    return GpuBackend().workspace(inputs, {"out": Output((5,), np.float32)})
 
 
 def test_a_workspace_is_filled_from_copies_and_leaves_them_as_they_are(runtime, driver):
@@ -225,45 +215,24 @@ def test_a_workspace_is_filled_from_copies_and_leaves_them_as_they_are(runtime, 
     assert other.arrays["a"].download().tolist() == first["a"].tolist()
 
 
-def test_loading_is_a_users_copy_from_the_host_each_time(runtime, driver):
-    """It is what a transfer is timed by."""
-    inputs = {"a": np.arange(4.0)}
-    made = workspace_of(inputs)
-    before = driver.calls.count("cuMemcpyHtoD")
-    made.load(inputs)
-    made.load(inputs)
-    assert driver.calls.count("cuMemcpyHtoD") == before + 2
-
-
 def test_filling_loading_and_poisoning_wait_and_queueing_does_not(runtime, driver):
+    """A load is a user's copy from the host each time: a transfer is timed by it."""
     inputs = {"a": np.arange(4.0)}
     made = workspace_of(inputs)
-    for method, arguments, waits in (
-        (made.fill, (inputs,), 1),
-        (made.load, (inputs,), 1),
-        (made.poison, (), 1),
-        (made.queue_poison, (STREAM,), 0),
+    driver.calls.clear()
+    for method, arguments, waits, call in (
+        (made.fill, (inputs,), 1, "cuMemcpyDtoD"),
+        (made.load, (inputs,), 1, "cuMemcpyHtoD"),
+        (made.load, (inputs,), 1, "cuMemcpyHtoD"),
+        (made.poison, (), 1, "cuMemsetD32"),
+        (made.queue_poison, (STREAM,), 0, "cuMemsetD32Async"),
     ):
         before = runtime.waits
         method(*arguments)
         assert runtime.waits == before + waits, method
-
-
-def test_a_poison_is_queued_where_a_stream_is_given(runtime, driver):
-    made = workspace_of({"a": np.arange(4.0)})
-    driver.calls.clear()
-    made.queue_poison(STREAM)
-    made.poison()
-    assert driver.calls == ["cuMemsetD32Async", "cuMemsetD32"]
+        assert driver.calls == [call], method
+        driver.calls.clear()
     assert made.arrays["a"].download().tolist() == [0, 1, 2, 3]
-
-
-def test_a_closed_workspace_frees_its_arrays_and_not_the_copies(runtime, driver):
-    inputs = {"a": np.arange(4.0)}
-    made = workspace_of(inputs)
-    copy = runtime.copy_of(inputs["a"])
-    made.close()
-    assert driver.used_bytes == copy.allocated_bytes
 
 
 def test_a_workspace_that_does_not_fit_gives_back_what_it_had(runtime, driver, monkeypatch):
@@ -292,8 +261,12 @@ class Returned:
         self.__cuda_array_interface__ = {**array.__cuda_array_interface__, **interface}
 
 
+class OfViews(GpuBackend):
+    wrap = staticmethod(Returned)
+
+
 def workspace_of_views(inputs):
-    return CudaWorkspace(inputs, {"out": Output((2, 3), np.float32)}, Returned)
+    return OfViews().workspace(inputs, {"out": Output((2, 3), np.float32)})
 
 
 def test_strides_are_told_where_a_returned_array_is_not_in_c_order(runtime):
@@ -316,9 +289,10 @@ def test_addresses_are_those_of_inputs_without_guard_zones_and_of_what_was_retur
     assert form.span == (matrix.pointer, matrix.pointer + 48 + 16 + 4)
 
 
-def test_every_array_is_freed_also_where_one_cannot_be(runtime, driver, monkeypatch):
-    made = workspace_of({"a": np.arange(4.0), "b": np.arange(3.0)})
-    runtime.forget_copies()
+def test_every_array_and_no_copy_is_freed_also_where_one_cannot_be(runtime, driver, monkeypatch):
+    inputs = {"a": np.arange(4.0), "b": np.arange(3.0)}
+    made = workspace_of(inputs)
+    copies = [runtime.copy_of(array) for array in inputs.values()]
     free, failed = driver.cuMemFree, []
 
     def fails_once(pointer):
@@ -330,4 +304,4 @@ def test_every_array_is_freed_also_where_one_cannot_be(runtime, driver, monkeypa
     monkeypatch.setattr(driver, "cuMemFree", fails_once)
     with pytest.raises(cuda.CudaError, match="CUDA_ERROR_UNKNOWN"):
         made.close()
-    assert driver.used_bytes == 0
+    assert driver.used_bytes == sum(copy.allocated_bytes for copy in copies)

@@ -20,7 +20,7 @@ from pytest_gpukern.arrays.memory import (
     Placement,
     placements,
 )
-from pytest_gpukern.backends.gpu_backend import CudaWorkspace, PlacedDeviceArray
+from pytest_gpukern.backends.gpu_backend import GpuBackend, PlacedDeviceArray
 from pytest_gpukern.backends.host import GuardedArray
 from pytest_gpukern.check.diagnosis import diagnose_damage
 
@@ -139,7 +139,7 @@ def test_a_workspace_compares_and_hashes_as_if_in_c_order(runtime, layout, monke
         return array.download().tobytes()
 
     monkeypatch.setattr(type(runtime), "hash", contents, raising=False)
-    made = CudaWorkspace(inputs, specs, lambda array: array, placements(layout, ["a", "b", "out"]))
+    made = GpuBackend().workspace(inputs, specs, placements(layout, ["a", "b", "out"]))
     assert made.digest() == made.digest_of(inputs)
     assert made.damage() == []
     made.arrays["out"].upload(np.arange(5, dtype=np.float32))

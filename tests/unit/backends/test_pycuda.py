@@ -96,13 +96,8 @@ def test_arrays_lie_on_the_workspaces_memory(opened, pycuda):
     assert made.arrays["k"] == 3
     assert made.compare("y", np.zeros(4), Tolerance()).unwritten == 4
     assert pycuda.context.depth == 1
-
-
-def test_a_kernel_may_be_given_the_address_alone(opened):
-    """PyCUDA takes what is no NumPy scalar, allocation or array for what has a `gpudata`."""
-    array = opened.workspace({"x": np.arange(4.0)}, {}).arrays["x"]
     assert isinstance(array.gpudata, int), "as memcpy_dtod and the like want it"
-    assert int(np.uintp(array.gpudata.gpudata)) == array.base.pointer
+    assert int(np.uintp(array.gpudata.gpudata)) == array.base.pointer, "a kernel is given what has a gpudata"
 
 
 def test_another_context_is_refused(pycuda):

@@ -89,24 +89,20 @@ def run(tmp_path):
     return in_a_process
 
 
-def test_it_imports_and_says_what_stood_in(run):
+def test_it_imports_says_what_stood_in_and_leaves_nothing_behind(run):
     found = run("""
 notes = [skcuda_compat.notes()]
 import_it()
 import skcuda
 notes.append(skcuda_compat.notes())
-print(json.dumps([notes, asked, skcuda.version.__version__, skcuda.version.unknown]))
+print(json.dumps([notes, asked, skcuda.version.__version__, skcuda.version.unknown, before, state()]))
 """)
-    (before, (note,)), asked, version, unknown = found
-    assert before == []
+    (nothing, (note,)), asked, version, unknown, before, after = found
+    assert nothing == []
     assert note.startswith(f"scikit-cuda {pytest.__version__}: we supplied pkg_resources, ")
     assert asked == ["cublas"]
     assert (version, unknown) == (pytest.__version__, "unknown")
-
-
-def test_afterwards_everything_else_is_as_before(run):
-    before, after = run("import_it()\nprint(json.dumps([before, state()]))")
-    assert before == after
+    assert before == after, "afterwards everything else is as before"
     assert not any((after["pkg_resources"], after["typeDict"], after["LoadLibrary"]))
 
 

@@ -395,8 +395,7 @@ def test_calls_are_repeated_as_long_as_they_are_quick():
 
 
 @pytest.mark.parametrize(
-    ("call_ns", "launches"),
-    [(0.0, 200), (75_000.0, 200), (75_400.0, 198), (1e6, 15), (1.5e7, 1), (1.6e7, 0)],
+    ("call_ns", "launches"), [(0.0, 200), (75_000.0, 200), (75_400.0, 198), (1e6, 15), (1.5e7, 1), (1.6e7, 0)]
 )
 def test_as_many_launches_are_compared_by_hash_as_take_15_ms_and_200_at_most(call_ns, launches):
     assert engine.worth_repeating(call_ns) == launches
@@ -523,20 +522,6 @@ def test_results_that_are_never_verified_may_differ_by_the_tolerance_of_their_dt
 
     checks, _ = checked(adds, np.empty(9, dtype), outputs=(0,))
     assert (checks.seen.unsettled() is not None) is differ
-
-
-def test_records_such_as_random_states_may_be_updated_too():
-    states = np.zeros(3, [("s0", "u8"), ("has", "?")])
-
-    def draws(states, out):
-        states["s0"] += 1
-        out[...] = states["s0"]
-
-    out = np.empty(3)
-    checks, _ = checked(draws, states, out, outputs=(1,), inout=("states",))
-    assert out.tolist() == states["s0"].tolist() == [1, 1, 1]
-    assert checks.seen.unsettled() is None
-    assert rejected(draws, states, out, outputs=(1,)).fault is Fault.INPUT_MODIFIED
 
 
 def test_rounds_do_not_put_back_what_is_updated():

@@ -53,37 +53,26 @@ def test_a_right_variant_is_checked_at_every_size_and_says_where():
     assert result.notes == ()
 
 
-def slow_from(size, clock):
-    """A right variant whose launches take 3 s of a clock from a size on."""
-
-    def prepare(a, out, n):
-        launch = right(a, out)
-
-        def timed():
-            launch()
-            clock.passes(3_000_000_000 if n >= size else 1)
-
-        return timed
-
-    return prepare
-
-
-@pytest.mark.parametrize("tool", [None, "memcheck"])
-def test_under_a_tool_no_size_follows_one_that_was_slow(monkeypatch, tool):
+@pytest.mark.parametrize(
+    ("tool", "sizes", "notes"),
+    [
+        (None, (1, 65, 127, 3, 129), ()),
+        ("memcheck", (1, 65), ("n=127, n=3, n=129: a launch took 3.0 s under memcheck at n=65",)),
+    ],
+)
+def test_under_a_tool_no_size_follows_one_that_was_slow(monkeypatch, tool, sizes, notes):
     clock = FakeClock()
+
+    def slow_from_65_on(a, out, n):
+        launch = right(a, out)
+        return lambda: (launch(), clock.passes(3_000_000_000 if n >= 65 else 1))
+
     monkeypatch.setattr("pytest_gpukern.check.engine.time", clock)
     monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", tool or "")
-    problem = with_sizes(1, 65, 127, 3, 129)
-    result = checked(problem, slow_from(65, clock))
+    result = checked(with_sizes(1, 65, 127, 3, 129), slow_from_65_on)
     assert result.correctness is Correctness.PASSED
-    if tool is None:
-        assert result.corners == ("n=1", "n=65", "n=127", "n=3", "n=129")
-        assert result.notes == ()
-        return
-    assert result.corners == ("n=1", "n=65", "n=3")
-    assert result.notes == (
-        Note("not checked at n=127, n=129: a launch took 3.0 s under memcheck at n=65", About.SIZES),
-    )
+    assert result.corners == tuple(f"n={n}" for n in sizes)
+    assert result.notes == tuple(Note(f"not checked at {left_out}", About.SIZES) for left_out in notes)
 
 
 def test_under_a_tool_no_launch_is_made_twice_for_its_poison(monkeypatch):
@@ -130,27 +119,19 @@ def test_memory_of_a_size_is_given_back_also_where_it_fails():
 # which cases, and which points
 
 
-def test_each_variant_and_set_of_parameters_is_checked_at_its_first_point_only():
-    problem = with_sizes(9, axes={"n": Axis((4, 5), (8,))})
-    problem.variant("host", block=(1, 2), max_size={"n": 9})(lambda a, out, block: right(a, out))
-    assert [(case.point["n"], case.parameters["block"], case.first) for case in cases_of(problem)] == [
-        (4, 1, True),
-        (4, 2, True),
-        (5, 1, False),
-        (5, 2, False),
-    ]
-
-
-def test_the_first_point_is_one_that_the_variant_can_run():
-    problem = with_sizes(9, axes={"n": Axis((50, 4), (8,))})
-    problem.variant("host", max_size={"n": 10})(right)
-    assert [case.first for case in cases_of(problem)] == [False, True]
-
-
-def test_who_chooses_an_axis_gets_that_alone():
-    problem = with_sizes(9)
-    problem.variant("host")(right)
-    assert [case.first for case in cases_of(problem, axes={"n": (3,)})] == [False]
+@pytest.mark.parametrize(
+    ("sizes", "most", "chosen", "first"),
+    [
+        ((4, 5), 9, None, [(4, 1), (4, 2)]),
+        ((50, 4), 10, None, [(4, 1), (4, 2)]),  # the first that the variant can run
+        ((4, 5), 9, {"n": (3,)}, []),  # who chooses an axis gets that alone
+    ],
+)
+def test_each_variant_and_set_of_parameters_is_checked_at_its_first_point_only(sizes, most, chosen, first):
+    problem = with_sizes(9, axes={"n": Axis(sizes, (8,))})
+    problem.variant("host", block=(1, 2), max_size={"n": most})(lambda a, out, block: right(a, out))
+    cases = cases_of(problem, axes=chosen)
+    assert [(case.point["n"], case.parameters["block"]) for case in cases if case.first] == first
 
 
 def test_sizes_may_follow_the_block_that_a_case_is_launched_with():
@@ -398,14 +379,10 @@ def test_it_is_one_case_at_that_point_whatever_the_size(size):
     assert (case.id, case.first) == ("doubling/host.prepare/n=40", False)
 
 
-def test_it_is_rejected_there_where_huge_values_are_asked_for():
+def test_it_is_rejected_there_where_huge_values_are_asked_for_and_else_skipped_with_the_option():
     (case,) = cases_of(wrong_above(40, {"n": 40}), "huge", wrong=True)
     found = diagnose_case(case, FakeEnvironment(settings=Settings(requested=True, size="huge")))
     assert found.fault is Fault.NOT_WRITTEN
-
-
-def test_it_is_skipped_with_the_option_that_runs_it():
-    (case,) = cases_of(wrong_above(40, {"n": 40}), wrong=True)
     with pytest.raises(NotRunError, match="runs only at n=40: use --gpukern-size=huge"):
         diagnose_case(case, FakeEnvironment(settings=CHECKING))
 

@@ -22,12 +22,7 @@ def guarded():
 def around(array):
     """The same memory with one element more before and behind."""
     start = array.__array_interface__["data"][0] - array.itemsize
-    memory = {
-        "data": (start, False),
-        "shape": (array.size + 2,),
-        "typestr": array.dtype.str,
-        "version": 3,
-    }
+    memory = {"data": (start, False), "shape": (array.size + 2,), "typestr": array.dtype.str, "version": 3}
     return np.asarray(type("Memory", (), {"__array_interface__": memory})())
 
 

@@ -218,10 +218,7 @@ def test_what_a_slow_launch_never_writes_is_found_before_or_after_timing_though_
 
 def seeded(check):
     return doubling(
-        N,
-        make_inputs=lambda rng: {"seed": int(rng.integers(1 << 32))},
-        reference=None,
-        check=check,
+        N, make_inputs=lambda rng: {"seed": int(rng.integers(1 << 32))}, reference=None, check=check
     )
 
 

@@ -135,7 +135,7 @@ def test_every_byte_that_is_executed_or_read_is_in_the_hash():
             changes[kind] = cubin.code_sha256(bytes(changed)) != whole
     del changes[".nv.global"]  # which is in no file: what lies there belongs to another section
     assert {kind for kind, differs in changes.items() if differs} == {
-        *(".text", ".nv.constant0", ".nv.constant4"),
+        *(".text", ".nv.constant0", ".nv.constant4")
     }
     assert {".strtab", ".note.nv.tkinfo", ".debug_frame"} <= changes.keys()
 

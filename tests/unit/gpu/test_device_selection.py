@@ -75,25 +75,22 @@ def test_a_value_that_hides_everything_on_purpose_is_no_error(value):
     assert uuids(TWO, value) == []
 
 
+NONE = "names none of the devices below"
+
+
 @pytest.mark.parametrize(
     ("value", "entry", "problem"),
     [
-        ("10DE 1B06 63933842", "10DE 1B06 63933842", "names none of the devices below"),
-        ("7", "7", "names none of the devices below"),
-        ("0,5,1", "5", "names none of the devices below"),
-        ("0,-2", "-2", "names none of the devices below"),
-        ("0,,1", "", "names none of the devices below"),
-        ("1gpu2", "1gpu2", "names none of the devices below"),
+        *((name, name, NONE) for name in ("10DE 1B06 63933842", "7", "1gpu2", "MIG-12345678", "²")),
+        *((name, name, NONE) for name in ("GPU-", "GPU-0000", "gpu-9942")),
+        ("0,5,1", "5", NONE),
+        ("0,-2", "-2", NONE),
+        ("0,,1", "", NONE),
         ("0,1,0", "0", "same device as '0'"),
         (f"{UUIDS[0]},GPU-9942", "GPU-9942", "same device"),
         ("GPU-9", "GPU-9", "names 2 of the devices below"),
-        ("GPU-", "GPU-", "names none of the devices below"),
-        ("GPU-0000", "GPU-0000", "names none of the devices below"),
-        ("gpu-9942", "gpu-9942", "names none of the devices below"),
         ("0,GPU-9e8d", "GPU-9e8d", "another form"),
         ("GPU-9e8d,0", "0", "another form"),
-        ("MIG-12345678", "MIG-12345678", "names none of the devices below"),
-        ("²", "²", "names none of the devices below"),
     ],
 )
 def test_an_error_shows_value_entry_devices_and_valid_spellings(value, entry, problem):

@@ -47,8 +47,10 @@ def test_it_holds_the_installed_libraries_and_only_those(fingerprint):
     assert all(fingerprint.libraries.values())
 
 
-def test_a_run_on_the_host_alone_has_a_fingerprint_without_a_device():
+def test_a_run_on_the_host_alone_has_a_fingerprint_without_a_device_and_a_key_that_is_safe_in_a_file_name():
     fingerprint = take_fingerprint(None, None)
+    named = structs.replace(fingerprint, cpu_model="Intel(R) Xeon(R) Platinum 8480+ @ 2.0GHz")
+    assert named.model_key(on_gpu=False) == "intel-xeon-platinum-8480+-2_0ghz"
     assert fingerprint.device_name is None
     assert fingerprint.driver_version is None
     assert fingerprint.cpu_model
@@ -69,22 +71,14 @@ def test_the_processor_is_named_as_far_as_linux_tells(tmp_path, cpuinfo, model):
     assert model in cpu_model(path)
 
 
-def test_the_cpu_key_is_safe_in_a_file_name(fingerprint):
-    changed = structs.replace(fingerprint, cpu_model="Intel(R) Xeon(R) Platinum 8480+ @ 2.0GHz")
-    assert changed.model_key(on_gpu=False) == "intel-xeon-platinum-8480+-2_0ghz"
-
-
 def pool(**changes):
     usual = {"user_api": "blas", "internal_api": "openblas", "version": "0.3.30", "num_threads": 16}
     return {**usual, "filepath": "/x/numpy.libs/libscipy_openblas.so", **changes}
 
 
-def test_the_blas_is_named_with_version_and_threads():
+def test_numpys_blas_is_named_with_version_and_threads_also_among_several():
     assert describe_pools([pool()]) == "OpenBLAS 0.3.30, 16 threads"
     assert describe_pools([pool(internal_api="mkl", version=None, num_threads=1)]) == "MKL, 1 thread"
-
-
-def test_numpys_blas_is_named_among_several():
     foreign = pool(internal_api="mkl", filepath="/x/torch/lib/libmkl.so")
     openmp = pool(user_api="openmp")
     assert describe_pools([openmp, foreign, pool()]) == "OpenBLAS 0.3.30, 16 threads"

@@ -77,10 +77,7 @@ def test_a_thread_of_a_library_that_only_called_into_python_is_not_counted(stop)
     assert native[0] not in running_threads()
 
 
-POOLS = [lambda: ThreadPoolExecutor(2, "left"), lambda: ThreadPool(2)]
-
-
-@pytest.mark.parametrize("make", POOLS)
+@pytest.mark.parametrize("make", [lambda: ThreadPoolExecutor(2, "left"), lambda: ThreadPool(2)])
 def test_workers_that_wait_for_their_pools_next_task_are_fine(make):
     pools = []
 

@@ -42,8 +42,8 @@ else:
 
 
 @contextmanager
-def held(lock):
-    lock.acquire()
+def held(lock, *told, **how):
+    lock.acquire(*told, **how)
     try:
         yield
     finally:
@@ -99,12 +99,10 @@ def test_a_second_process_waits_no_longer_than_asked_and_says_who_holds_the_lock
 
 def test_a_waiter_is_told_once_who_holds_the_lock_and_gets_it_when_it_is_released(holder):
     told = []
-    lock = DeviceLock(UUID)
     threading.Timer(0.4, let_go, [holder]).start()
-    lock.acquire(told.append, timeout_s=10, poll_s=0.02)
-    lock.release()
-    assert len(told) == 1
-    assert f"in use by pid {holder.pid}" in told[0]
+    with held(DeviceLock(UUID), told.append, timeout_s=10, poll_s=0.02):
+        (said,) = told
+    assert f"in use by pid {holder.pid}" in said
 
 
 def test_a_waiter_that_has_to_wait_only_for_a_moment_is_told_nothing_where_it_asks_for_quiet(holder):
@@ -118,9 +116,8 @@ def test_a_waiter_that_has_to_wait_only_for_a_moment_is_told_nothing_where_it_as
 def test_a_holder_that_is_killed_has_released_the_lock(holder):
     holder.send_signal(signal.SIGKILL)
     lock = DeviceLock(UUID)
-    lock.acquire(timeout_s=5, poll_s=0.02)
-    assert lock.holder()[0] == str(os.getpid())
-    lock.release()
+    with held(lock, timeout_s=5, poll_s=0.02):
+        assert lock.holder()[0] == str(os.getpid())
 
 
 def test_a_child_of_the_holder_is_refused_and_does_not_wait_forever():
@@ -150,9 +147,8 @@ def test_a_forked_child_that_outlives_the_holder_does_not_keep_the_lock():
     process.wait()
     for pipe in (process.stdin, process.stdout):  # communicate() would wait for the forked child
         pipe.close()
-    lock = DeviceLock(UUID)
-    lock.acquire(timeout_s=2, poll_s=0.02)
-    lock.release()
+    with held(DeviceLock(UUID), timeout_s=2, poll_s=0.02):
+        pass
 
 
 def test_acquiring_again_in_one_process_counts():
@@ -210,11 +206,8 @@ def test_a_file_that_this_user_may_only_read_still_locks(holder, monkeypatch):
     with pytest.raises(DeviceLockTimeout, match=f"pid {holder.pid}"):
         DeviceLock(UUID).acquire(timeout_s=0)
     holder.kill()
-    lock = DeviceLock(UUID)
-    lock.acquire(timeout_s=5, poll_s=0.02)
-    refused = answer(TRY)
-    lock.release()
-    assert refused.startswith("refused:")
+    with held(DeviceLock(UUID), timeout_s=5, poll_s=0.02):
+        assert answer(TRY).startswith("refused:")
 
 
 @pytest.mark.parametrize(
@@ -248,12 +241,9 @@ def test_a_lock_file_removed_between_opening_and_locking_is_not_taken_for_the_lo
         return fd
 
     monkeypatch.setattr(lock_module, "open_lock_file", open_and_lose_once)
-    lock = DeviceLock(UUID)
-    lock.acquire(timeout_s=5, poll_s=0.01)
-    refused = answer(TRY)
-    lock.release()
+    with held(DeviceLock(UUID), timeout_s=5, poll_s=0.01):
+        assert answer(TRY).startswith("refused:")
     assert len(opened) == 2
-    assert refused.startswith("refused:")
 
 
 def test_the_environment_names_the_folder_and_a_lock_given_back_names_nobody(tmp_path, monkeypatch):
@@ -314,24 +304,23 @@ def test_who_times_on_the_host_waits_for_those_who_work_and_nobody_begins_meanwh
 
 
 def test_a_process_on_the_host_is_in_one_state_at_a_time(tmp_path):
-    turns, seen = HostTurns(tmp_path), []
+    turns = HostTurns(tmp_path)
 
-    def look():
-        seen.append(lock_state(tmp_path / "host"))
+    def state():
+        return lock_state(tmp_path / "host")
 
     with turns.busy():
-        look()
+        assert state() == "busy"
         with turns.resting():
-            look()
+            assert state() == "free"
             with turns.busy():
-                look()
+                assert state() == "free"
             with turns.alone():
-                look()
+                assert state() == "alone"
                 with turns.resting(), turns.alone():
-                    look()
-        look()
-    look()
-    assert seen == ["busy", "free", "free", "alone", "alone", "busy", "free"]
+                    assert state() == "alone"
+        assert state() == "busy"
+    assert state() == "free"
 
 
 def test_a_process_that_dies_at_work_leaves_the_host_to_others_though_its_forked_child_lives(tmp_path):

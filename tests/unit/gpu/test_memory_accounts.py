@@ -67,13 +67,9 @@ def test_the_drivers_pool_tells_what_it_gave_out_now_and_at_most_and_gives_the_r
     assert device.trimmed == [("pool", 0)]
 
 
-def test_a_device_without_a_pool_and_libraries_that_are_not_there_are_not_asked(device):
-    device.has_pool = False
-    assert accounts() == []
-
-
-def test_there_is_no_account_before_there_is_a_context(device):
-    device.has_context = False
+@pytest.mark.parametrize("missing", ["has_pool", "has_context"])
+def test_without_a_pool_or_a_context_nothing_is_asked_nor_libraries_that_are_not_there(device, missing):
+    setattr(device, missing, False)
     assert accounts() == []
 
 
@@ -81,10 +77,7 @@ def test_cupys_pool_counts_without_its_cached_fft_plans(only, monkeypatch):
     log = []
     pool = SimpleNamespace(used_bytes=lambda: 700, free_all_blocks=lambda: log.append("pool"))
     pinned = SimpleNamespace(free_all_blocks=lambda: log.append("pinned"))
-    pools = {
-        "get_default_memory_pool": lambda: pool,
-        "get_default_pinned_memory_pool": lambda: pinned,
-    }
+    pools = {"get_default_memory_pool": lambda: pool, "get_default_pinned_memory_pool": lambda: pinned}
     put_module(monkeypatch, "cupy", ndarray=object, **pools)
     assert only().live_bytes() == 700
     plans = SimpleNamespace(get_curr_memsize=lambda: 200)

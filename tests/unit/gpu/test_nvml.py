@@ -94,10 +94,7 @@ def test_an_integrated_gpu_without_memory_of_its_own_has_that_of_the_host(opened
 
 
 def test_processes_without_name_memory_or_pid_are_listed_all_the_same(opened):
-    found = [
-        SimpleNamespace(pid=41, usedGpuMemory=500 * 2**20),
-        SimpleNamespace(pid=0, usedGpuMemory=None),
-    ]
+    found = [SimpleNamespace(pid=41, usedGpuMemory=500 * 2**20), SimpleNamespace(pid=0, usedGpuMemory=None)]
     module = FakePynvml({"nvmlSystemGetProcessName": NOT_FOUND}, nvmlDeviceGetComputeRunningProcesses=found)
     processes = opened(module).compute_processes(UUIDS[0])
     assert processes == (GpuProcess(41, None, 500), GpuProcess(0, None, None))
@@ -200,21 +197,12 @@ def test_the_structures_of_the_real_module_are_read(opened):
     "code", [NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, OPERATING_SYSTEM, UNKNOWN]
 )
 def test_unknown_values_are_none_and_stop_nothing(opened, code):
-    silent = [
-        "nvmlDeviceGetClockInfo",
-        "nvmlDeviceGetCurrentClocksEventReasons",
-        "nvmlDeviceGetTemperature",
-        "nvmlDeviceGetFieldValues",
-        "nvmlDeviceGetPowerUsage",
-        "nvmlDeviceGetProcessUtilization",
-        "nvmlDeviceGetMemoryBusWidth",
-        "nvmlDeviceGetComputeRunningProcesses",
-        "nvmlDeviceGetEnforcedPowerLimit",
-        "nvmlDeviceGetMaxClockInfo",
-        "nvmlSystemGetCudaDriverVersion",
-        "nvmlSystemGetDriverVersion",
-        "nvmlDeviceGetName",
-    ]
+    silent = (
+        "ClockInfo CurrentClocksEventReasons Temperature FieldValues PowerUsage ProcessUtilization"
+        " MemoryBusWidth ComputeRunningProcesses EnforcedPowerLimit MaxClockInfo Name"
+    )
+    silent = [f"nvmlDeviceGet{name}" for name in silent.split()]
+    silent += ["nvmlSystemGetCudaDriverVersion", "nvmlSystemGetDriverVersion"]
     nvml = opened(FakePynvml(dict.fromkeys(silent, code)))
     found = nvml.state(UUIDS[0])
     assert found == DeviceState(found.at_ns, memory_used_bytes=754820096)
@@ -231,34 +219,25 @@ def test_a_lost_gpu_is_an_error_and_no_missing_answer(opened):
         nvml.state(UUIDS[0])
 
 
+SEVERAL = ("sw_power_cap", "hw_thermal_slowdown", "unknown_0x8000")
+OLDER = {"CurrentClocksThrottleReasons": 0x20, "TemperatureV": lambda handle, sensor: 77 + sensor}
+BY_OLDER = {"clock_events": ("sw_thermal_slowdown",), "temperature_c": 77}
+
+
 @pytest.mark.parametrize(
     ("failing", "answers", "told"),
     [
         # several bits are several names, and one that is new is kept
-        (
-            (),
-            {"nvmlDeviceGetCurrentClocksEventReasons": 0x40 | 0x4 | 0x8000},
-            {"clock_events": ("sw_power_cap", "hw_thermal_slowdown", "unknown_0x8000")},
-        ),
+        ((), {"CurrentClocksEventReasons": 0x40 | 0x4 | 0x8000}, {"clock_events": SEVERAL}),
         # older and newer names stand in for each other
-        (
-            ("CurrentClocksEventReasons", "Temperature"),
-            {
-                "nvmlDeviceGetCurrentClocksThrottleReasons": 0x20,
-                "nvmlDeviceGetTemperatureV": lambda handle, sensor: 77 + sensor,
-            },
-            {"clock_events": ("sw_thermal_slowdown",), "temperature_c": 77},
-        ),
+        (("CurrentClocksEventReasons", "Temperature"), OLDER, BY_OLDER),
         # power has a call of its own where the fields lack it
-        (
-            (),
-            {"nvmlDeviceGetFieldValues": field_values({})},
-            {"power_w": 400.0, "memory_temperature_c": None},
-        ),
+        ((), {"FieldValues": field_values({})}, {"power_w": 400.0, "memory_temperature_c": None}),
     ],
 )
 def test_what_a_driver_tells_otherwise_is_told_the_same(opened, failing, answers, told):
     failing = {f"nvmlDeviceGet{name}": FUNCTION_NOT_FOUND for name in failing}
+    answers = {f"nvmlDeviceGet{name}": answer for name, answer in answers.items()}
     found = opened(FakePynvml(failing, **answers)).state(UUIDS[0])
     assert {name: getattr(found, name) for name in told} == told
 

@@ -68,32 +68,19 @@ def tflops(*dtypes, **changes):
     return None if found is None else found / 1e12
 
 
-def test_float32_may_go_through_half_precision_tensor_cores():
+def test_a_dtype_has_the_rate_of_the_fastest_unit_that_may_compute_it():
     assert tflops("float32") == tflops("float16") == tflops("bfloat16") == pytest.approx(1070.5, rel=1e-3)
-
-
-def test_float64_emulated_by_8_bit_products_on_a_gh200_is_not_impossible():
     native = 132 * 256 * 1980e6 / 1e12
-    assert native < 80.2 < (tflops("float64") or 0)
-
-
-def test_indices_do_not_count_beside_floats_but_alone_they_do():
-    assert tflops("float64", "int32", "int64") == tflops("float64")
+    assert native < 80.2 < tflops("float64"), "emulated by 8 bit products, as on a GH200"
+    assert tflops("float64", "int32", "int64") == tflops("float64"), "indices count alone only"
     assert tflops("int32") == tflops("int8")
-
-
-def test_a_complex_product_takes_three_real_ones():
-    assert tflops("complex64") == pytest.approx(4 / 3 * (tflops("float32") or 0))
+    assert tflops("complex64") == pytest.approx(4 / 3 * tflops("float32")), "three real products"
 
 
 @pytest.mark.parametrize("dtypes", [(), ("bool",), ("uint8",), ("float32", "bool"), ("float4_e2m1fn",)])
-def test_an_unknown_dtype_has_no_rate(dtypes):
+def test_an_unknown_dtype_or_device_has_no_rate(dtypes):
     assert tflops(*dtypes) is None
-
-
-@pytest.mark.parametrize("changes", [{"compute_capability": (6, 1)}, {"sm_clock_mhz": None}])
-def test_an_unknown_device_has_no_rate(changes):
-    assert tflops("float32", **changes) is None
+    assert tflops("float32", compute_capability=(6, 1)) is tflops("float32", sm_clock_mhz=None) is None
 
 
 # the least time
@@ -135,12 +122,7 @@ def test_where_nothing_is_declared_or_known_there_is_no_floor(work):
     assert H200.floor(cache="cold", **work) is None
 
 
-@given(
-    st.floats(1, 1e12),
-    st.floats(1, 1e15),
-    st.sampled_from(["cold", "hot"]),
-    st.floats(1, 10),
-)
+@given(st.floats(1, 1e12), st.floats(1, 1e15), st.sampled_from(["cold", "hot"]), st.floats(1, 10))
 def test_more_work_never_has_a_lower_floor_and_cold_is_never_below_hot(traffic, flops, cache, more):
     work = {"traffic_bytes": traffic, "flops": flops, "dtypes": ("float32",)}
     base = floor(cache=cache, **work).ns
