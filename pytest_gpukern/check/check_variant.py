@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from pytest_gpukern.arrays.compare import POISONS, Tolerance, dtype_missing
+from pytest_gpukern.arrays.compare import POISONS, Comparison, Tolerance, dtype_missing
 from pytest_gpukern.backends.backend import Backend, Workspace
 from pytest_gpukern.backends.foreign_array import UsersArray, type_name
 from pytest_gpukern.backends.torch import why_not_launched
@@ -238,6 +238,8 @@ class Prepared(Launch):
             worst = self.errors.get(name)
             if worst is None or (comparison.absolute.value > (worst.max_abs or 0)):
                 self.errors[name] = comparison.error(tolerance)
+            if name in dataset.updated and comparison.mismatches:
+                comparison = self._with_unwritten(comparison, name, expected)
             poisoned = name not in dataset.updated
             diagnosis = diagnose_values(name, comparison, tolerance, poisoned=poisoned)
             if diagnosis is not None and self._is_stale(name, tolerance):
@@ -245,6 +247,22 @@ class Prepared(Launch):
                 yield Diagnosis.of(Fault.STALE_RESULT, f"{stale}\n{diagnosis.message}", name)
             elif diagnosis is not None:
                 yield diagnosis
+
+    def _with_unwritten(
+        self, comparison: Comparison, name: str, expected: np.ndarray[Any, Any]
+    ) -> Comparison:
+        """Adds which elements of an output's declared part are wrong, and as they were before the launch."""
+        dataset, region = self.dataset, self.dataset.specs[name].written
+        if region is None:
+            return comparison
+        actual, tolerance = self.workspace.fetch(name)[region], dataset.tolerances[name]
+        with np.errstate(all="ignore"):
+            wrong = ~np.isclose(actual, expected[region], tolerance.rtol, tolerance.atol, equal_nan=True)
+        left = np.zeros(comparison.shape, bool)
+        left[region] = wrong & (actual == dataset.inputs[name][region])
+        places = np.flatnonzero(left)
+        first = int(places[0]) if places.size else -1
+        return dataclasses.replace(comparison, unwritten=int(places.size), first_unwritten=first)
 
     def _is_stale(self, name: str, tolerance: Tolerance) -> bool:
         """Returns whether an output is right for another set, which the buffers held before."""

@@ -101,7 +101,7 @@ def test_what_updates_or_writes_a_part_is_right_however_often_it_is_launched(pro
         (histogram, count_from_zero, "counts: wrong values: 16 of 16 elements"),
         (histogram, lambda data, counts: lambda: None, "counts: wrong values: "),
         (stencil, over_the_border, "out: wrong values: 1 of 64 elements"),
-        (stencil, not_the_last, "out: wrong values: 1 of 64 elements"),
+        (stencil, not_the_last, "out: not written: 1 of 64 elements"),
     ],
 )
 def test_what_ignores_what_was_there_or_writes_beyond_its_part_is_wrong(problem, prepare, message, settings):
