@@ -253,8 +253,8 @@ def _tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) 
     environment = environment_of(config)
     cases = {item.nodeid: case for item in items if (case := case_of(item))}
     recorded = OnRecord(data={test: f"{case.problem.name} {case.point}" for test, case in cases.items()})
-    for item, info, model in _measured_here(config, items) if settings_of(config).baseline != "off" else ():
-        past = environment.store.baseline(info, model).of(info.id).past() if info.on_gpu else ()
+    for item, info, _ in _measured_here(config, items) if settings_of(config).baseline != "off" else ():
+        past = environment.record_of(info).past() if info.on_gpu else ()
         uuids = {time.session.fingerprint.device_uuid for time in past}
         recorded.cards[item.nodeid] = tuple(sorted(filter(None, uuids)))
     # The controller may look at any time.

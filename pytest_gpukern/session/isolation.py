@@ -38,14 +38,13 @@ from pytest_gpukern.session.item import (
     timeout_of,
 )
 from pytest_gpukern.session.stash import Assignment, children_of, device_uuid, environment_of, tell
-from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness, JsonDict, Result
 from pytest_gpukern.values.stored import plain
 from pytest_gpukern.values.untrusted_json import built, printable_lines
 
 if TYPE_CHECKING:
-    from pytest_gpukern.run.spine import Settled, WaitingTest
+    from pytest_gpukern.run.spine import Settled
 
 _MOST_STARTS_IN_VAIN = 2
 _MOST_TRIES = 3
@@ -391,17 +390,16 @@ class _Attempt:
         else:
             self.item.ihook.pytest_runtest_logreport(report=report)
 
-    def waiting(self) -> WaitingTest:
+    def waiting(self) -> Settled:
         """Returns what `settle_together` needs of a test that waits."""
-        from pytest_gpukern.run.spine import Settled, WaitingTest
+        from pytest_gpukern.run.spine import Settled
 
         carried = self.held[0].gpukern
         result, *sessions = (
             structs.replace(built(data, Result), nodeid=self.item.nodeid)
             for data in (carried["result"], *carried["sessions"])
         )
-        deciding = grouped((time.key, time) for of in (result, *sessions) for time in of.measurements)
-        return WaitingTest(Settled(result, tuple(sessions), deciding), **carried["waits"])
+        return Settled(result, tuple(sessions), **carried["waits"])
 
     def report_settled(self, settled: Settled) -> None:
         """Reports a test that waited with what it came to."""

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.processes.sessions import ChildSessions, Ending
-from pytest_gpukern.run.spine import Settled, WaitingTest, left_open, measured_beside, settled_beside
+from pytest_gpukern.run.spine import Settled, left_open, measured_beside, settled_beside
 from pytest_gpukern.values.fingerprint import Provenance
 from pytest_gpukern.values.result import Verdict
 from pytest_gpukern.values.verdict_table import VerdictKind as Kind
@@ -43,15 +43,15 @@ def settled(by_record, ended, baseline="compare", key=KEY, **now):
     past = session(key=key, provenance=Provenance("c0"), files={"a.py": "1f"})
     record = SimpleNamespace(past=lambda key: [SessionTime(past.time(key), session=past)])
     environment = SimpleNamespace(
-        gpu=SimpleNamespace(model_key=lambda on_gpu: "h200", clock_stopped=nullcontext),
-        store=SimpleNamespace(baseline=lambda case, model: SimpleNamespace(of=lambda case_id: record)),
+        gpu=SimpleNamespace(clock_stopped=nullcontext),
+        record_of=lambda case: record,
         settings=SimpleNamespace(baseline=baseline, threshold=0.02),
         children=ChildSessions((), (), (), "", ()),
         beside=beside,
     )
     result = structs.replace(session(key=key, **{"files": past.files, **now}), verdicts={key: by_record})
     found = Settled(result)
-    if (waiting := left_open(WaitingTest(found, 0.02, False), environment)) is not None:
+    if (waiting := left_open(found, environment)) is not None:
         found = settled_beside(found, waiting, measured_beside([waiting], environment)[result.nodeid])
     return found.result.verdicts[key], found, asked
 
