@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -64,7 +64,6 @@ class Turns:
     """Runs child sessions of both sides in turn, and keeps their runs.
 
     Attributes:
-        folder: where sessions of one side keep data sets for each other.
         thresholds: test → smallest change that counts.
         hosts: whether times of host variants can fail a test.
         finds_removed: whether to list the tests that the base has and nobody wants.
@@ -75,11 +74,9 @@ class Turns:
 
     sides: Trees
     children: ChildSessions
-    tell: Callable[[str], None]
     environ: Mapping[str, str | None]
     waiting: Waiting
-    folder: Path
-    thresholds: Mapping[str, float]
+    thresholds: dict[str, float] = field(default_factory=dict)
     hosts: bool = False
     finds_removed: bool = True
     base: list[ChildRun] = field(default_factory=list)
@@ -125,7 +122,7 @@ class Turns:
             try:
                 self.take_one(slower, what, on_base=False)
             except AgainstError as error:  # everything is decided: the file has one session fewer
-                self.tell(str(error))
+                self.waiting.tell(str(error))
             for nodeid, (_, head) in self.cases(slower, since=before).items():
                 more = judging.valid_sessions(head, SessionRole.FURTHER)
                 sessions = (*conclusions[nodeid].sessions, *more)
@@ -183,7 +180,7 @@ class Turns:
         both = (self.sides.base, self.sides.head)
         (side, other), runs = (both, self.base) if on_base else (both[::-1], self.head)
         line = f"{what}: {side.label}"
-        self.tell(line)
+        self.waiting.tell(line)
         if on_base and runs:  # what it lacks, or what failed, is not compared
             first = runs[0].endings
             nodeids = [nodeid for nodeid in nodeids if nodeid in first and first[nodeid].outcome != "failed"]
@@ -197,11 +194,11 @@ class Turns:
             watched_names=tuple({*side.names, *other.names}),
             collects_all=on_base and not runs and self.finds_removed and not names_tests,
             checked=checked or _checked(runs),
-            datasets=str(self.folder / ("base" if on_base else "head")),
+            datasets=str(self.waiting.folder / ("base" if on_base else "head")),
             asks=asks,
         )
         started = self.waiting.take(on_base, coming)
-        run = self.children.run(request, telling_now_and_then(self.tell, line), started)
+        run = self.children.run(request, telling_now_and_then(self.waiting.tell, line), started)
         if run.ended_early and (on_base or not (run.endings or run.during)):
             build = "\nIf the base has to be built first, give --gpukern-against-setup=CMD"
             hint = build if on_base else ""

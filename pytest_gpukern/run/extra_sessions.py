@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
 from pytest_gpukern.baseline.merge import WriteReport, confirmed_slower, sessions_to_record
 from pytest_gpukern.baseline.store import unfit
-from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.sessions import ChildRun, ChildSessions, Waiting
-from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.backend_table import imports_of
 from pytest_gpukern.values.grouping import grouped
-from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.result import Result, SessionRole
 from pytest_gpukern.values.untrusted_json import first_line
 
@@ -62,7 +58,9 @@ def measure_extra_sessions(
     but the first imports these libraries beside the one before it, as `Waiting` says.
     """
     extra, problems = dict.fromkeys(nodeids, ExtraSessions()), list[str]()
-    with _waiting(children, environ, ahead) as (waiting, environ):
+    waiting = Waiting(lambda _: children.start(request), 0 if ahead is None else 1, lambda _: None, ahead)
+    request = ChildRequest(environ=waiting.environ(environ))
+    with closing(waiting):
         for number in numbers:
             wanted = tuple(nodeid for nodeid in nodeids if not extra[nodeid].refused)
             if not wanted:
@@ -72,7 +70,7 @@ def measure_extra_sessions(
                 progress(number, 0, len(wanted))
                 of_session = functools.partial(progress, number)
             started = waiting.take(False, [False] * (numbers[-1] - number))
-            run = children.run(ChildRequest(wanted, environ=environ), of_session, started)
+            run = children.run(structs.replace(request, nodeids=wanted), of_session, started)
             if run.problem is not None:
                 problems.append(f"session {number}: {run.problem}")
             for nodeid in wanted:
@@ -86,25 +84,6 @@ def measure_extra_sessions(
             reason = "; ".join(problems) or f"only {len(results)} of {len(numbers)} sessions measured it"
             extra[nodeid] = ExtraSessions(results, reason=reason)
     return extra
-
-
-@contextmanager
-def _waiting(
-    children: ChildSessions, environ: Mapping[str, str], ahead: Iterable[str] | None
-) -> Iterator[tuple[Waiting, Mapping[str, str]]]:
-    """Makes what starts sessions ahead of their turn, and returns it with the environment of all sessions.
-
-    In that they find a folder of locks: none imports while another one times something on the host.
-    """
-    with ExitStack() as held:
-        most = 0 if ahead is None else 1
-        if most and RUN_FOLDER_VARIABLE not in environ:
-            environ = {**environ, RUN_FOLDER_VARIABLE: held.enter_context(TemporaryFolder("run"))}
-        turns = HostTurns(Path(environ[RUN_FOLDER_VARIABLE]) if most else None)
-        request = ChildRequest(environ=environ)
-        waiting = Waiting(lambda _: children.start(request, turns=turns), most, lambda _: None, ahead)
-        held.callback(waiting.close)
-        yield waiting, environ
 
 
 def _why_refused(run: ChildRun, nodeid: str) -> str | None:

@@ -215,7 +215,7 @@ def test_a_suspicion_that_no_session_can_decide_is_invalid_and_not_appended(reco
 def test_a_session_that_records_or_confirms_imports_its_backend_beside_the_one_before(gpu, monkeypatch):
     waiting = []
 
-    def start(self, request, turns):
+    def start(self, request):
         waiting.append(Mock(has_ended=False))
         return waiting[-1]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import sys
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -55,12 +54,12 @@ class Children:
         return run if run.modules else dataclasses.replace(run, modules=(own,))
 
 
-NOBODY_WAITS = Waiting(None, 0, None)
+NOBODY_WAITS = Waiting(None, 0, [].append)
 NOBODY_WAITS.close()
 
 
-def turns_of(sides, children, tell=[].append, environ=None, waiting=NOBODY_WAITS):
-    return Turns(sides, children, tell, environ or {}, waiting, Path("run"), {A: 0.02, B: 0.02})
+def turns_of(sides, children, environ=None, waiting=NOBODY_WAITS):
+    return Turns(sides, children, environ or {}, waiting, {A: 0.02, B: 0.02})
 
 
 RAN = ChildRun({A: Ending("passed")}, status=0)
@@ -72,7 +71,7 @@ def of(module, side):
 
 def test_only_the_bases_sessions_run_in_the_other_tree_and_the_first_tells_of_removed_tests(sides):
     children, said = Children(RAN), []
-    turns_of(sides, children, said.append, {"MINE": "1"}).take([A], 3)
+    turns_of(sides, children, {"MINE": "1"}, Waiting(None, 0, said.append)).take([A], 3)
     assert [bool(request.moved) for request in children.requests] == [True, False, False, True, True, False]
     assert [request.collects_all for request in children.requests] == [True, *[False] * 5]
     assert {request.watched_names for request in children.requests} == {("pkg",)}
@@ -99,7 +98,9 @@ def test_later_sessions_of_a_side_know_what_its_first_one_checked(sides):
     assert len(first.cases([A], since=2)[A][0]) == 1
     assert [request.checked for request in children.requests] == [set(), set(), {B}, {A}, {A, B}, {B}]
     folders = ["base", "head", "head", "base", "base", "head"]
-    assert [request.datasets for request in children.requests] == [f"run/{name}" for name in folders]
+    assert [request.datasets for request in children.requests] == [
+        str(NOBODY_WAITS.folder / name) for name in folders
+    ]
 
 
 def test_what_does_the_same_on_both_sides_is_asked_once_and_of_the_others_no_time_of_that_counts(sides):
@@ -143,7 +144,7 @@ def started(monkeypatch):
 
 def test_the_next_sessions_wait_while_one_measures_and_what_is_not_needed_ends(sides, started):
     counts = []
-    waiting, children = Waiting(started, 2, None), Children(RAN)
+    waiting, children = Waiting(started, 2, str), Children(RAN)
     measure = children.run
 
     def run(*arguments):
@@ -190,7 +191,7 @@ def test_no_session_waits_any_more_where_one_ended_before_its_turn(sides, starte
     assert children.started == [None] * 4
     assert len(started) == 1
     assert started[0].kill.called
-    (line,) = said
+    (line,) = (each for each in said if not each.startswith("session "))
     assert line.endswith("any more: importing / torch makes a CUDA context when it is imported")
 
 

@@ -26,8 +26,8 @@ class Children:
         self._runs = list(runs)
         self.asked, self.started, self.waiting = [], [], []
 
-    def start(self, request, turns):
-        assert Path(request.environ[RUN_FOLDER_VARIABLE]) == turns.folder
+    def start(self, request):
+        assert Path(request.environ[RUN_FOLDER_VARIABLE]).is_dir()
         self.waiting.append(Mock(has_ended=False))
         return self.waiting[-1]
 

@@ -31,13 +31,13 @@ def waits(tmp_path, monkeypatch):
         (tmp_path / f"{name}.py").touch()
         sys.modules.pop(name, None)
 
-    def wait(*messages, busy=None, run_folder=None):
+    def wait(*messages, busy=None):
         ours, theirs = Pipe()
         with theirs:
             with ours:
                 for message in messages:
                     ours.send_bytes(encoded(message))
-            return wait_for_turn(theirs, {"busy": busy, "run_folder": run_folder})
+            return wait_for_turn(theirs, {"busy": busy})
 
     return wait
 
@@ -62,9 +62,10 @@ def test_a_process_that_makes_a_context_before_its_turn_ends_but_in_its_turn_it_
 
 
 def test_a_process_imports_nothing_while_something_is_timed_on_the_host_and_is_busy_from_its_start(
-    waits, tmp_path
+    waits, tmp_path, monkeypatch
 ):
     timed = []
+    monkeypatch.setenv("GPUKERN_RUN_FOLDER", str(tmp_path))
 
     def time_something():
         with HostTurns(tmp_path).alone():
@@ -78,7 +79,7 @@ def test_a_process_imports_nothing_while_something_is_timed_on_the_host_and_is_b
         time.sleep(0.001)
     time.sleep(0.05)
     assert timed == [], "it waits for the process that starts"
-    assert waits(FIRST, BEGIN, busy=busy, run_folder=str(tmp_path)) == BEGIN
+    assert waits(FIRST, BEGIN, busy=busy) == BEGIN
     timing.join()
     assert timed == [False]
     assert NAMES[0] in sys.modules
