@@ -17,7 +17,7 @@ from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.sanitizer import sessions
 from pytest_gpukern.sanitizer.finding import Home, Place
 from pytest_gpukern.sanitizer.judge import Judgement, judge_folder
-from pytest_gpukern.sanitizer.self_check import why_not_believed
+from pytest_gpukern.sanitizer.self_check import missed_fault
 from pytest_gpukern.sanitizer.tool import ToolMissingError, environment_under, find_tool
 from pytest_gpukern.session import stash
 from pytest_gpukern.session.item import FIXTURES, MARKER, case_of, place_of
@@ -87,7 +87,7 @@ class Sanitizer:
         start_s, environment = time.monotonic(), stash.environment_of(self._config)
         run = functools.partial(self._session, tool)
         with environment.gpu.exclusive():
-            doubt = why_not_believed(self._program, tool, environment.gpu.fingerprint) if items else None
+            doubt = missed_fault(self._program, tool) if items else None
         if doubt is not None:
             unchecked = sessions.TestRun(Judgement(reason=doubt))
             self._tests[tool] = dict.fromkeys([*together, *alone], unchecked)
