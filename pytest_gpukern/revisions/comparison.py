@@ -138,7 +138,7 @@ class Against:
         as_before = {name for name in xpassed if _passed(conclusions[name])}
         return Ahead(
             {
-                name: _saying(_with_weaker(each, passed[name], settings.threshold), about)
+                name: _saying(each, about, passed[name], settings.threshold)
                 for name, each in conclusions.items()
             },
             turns.head[0].listed,
@@ -181,8 +181,7 @@ def measured_beside(
             same = Verdict(VerdictKind.SAME_CODE, f"the working tree is {revisions.short}, as recorded")
             for result in (test.result for test in tests):
                 verdicts = {time.key: same for time in result.measurements}
-                of_records = structs.replace(result, measurements=(), verdicts=verdicts)
-                found[result.nodeid] = Ending("passed", "", of_records)
+                found[result.nodeid] = Ending("passed", "", structs.replace(result, verdicts=verdicts))
             continue
         try:
             for name, conclusion in _beside(config, revisions, tests, children):
@@ -261,23 +260,19 @@ def _passed(ending: Ending | None) -> bool:
     return ending is not None and ending.outcome == "passed"
 
 
-def _with_weaker(
-    conclusion: judging.Conclusion, passed: judging.Side, threshold: float
+def _saying(
+    conclusion: judging.Conclusion, about: str, passed: judging.Side = (), threshold: float = 0.0
 ) -> judging.Conclusion:
-    """Returns a conclusion that tells which checks are weaker than in the sessions that `passed`."""
+    """Returns a conclusion whose verdicts say what they are about, also where they are stored.
+
+    It tells which checks are weaker than in the sessions that `passed`.
+    """
     if conclusion.result is None:
         return conclusion
     past = [ending.result for ending in passed if ending is not None and ending.result is not None]
     found = (*conclusion.result.findings, *weaker(conclusion.result, past, threshold))
-    return conclusion._replace(result=structs.replace(conclusion.result, findings=found))
-
-
-def _saying(conclusion: judging.Conclusion, about: str) -> judging.Conclusion:
-    """Returns a conclusion whose verdicts say what they are about, also where they are stored."""
-    if conclusion.result is None:
-        return conclusion
     verdicts = {key: verdict.adding(about) for key, verdict in conclusion.verdicts.items()}
-    return conclusion._replace(result=structs.replace(conclusion.result, verdicts=verdicts))
+    return conclusion._replace(result=structs.replace(conclusion.result, verdicts=verdicts, findings=found))
 
 
 def _checked_out(config: pytest.Config, revisions: Revisions, held: ExitStack) -> Path:

@@ -105,7 +105,7 @@ class Isolation:
         finally:
             if not self._is_worker:
                 self._end()
-            self._settle(ends_early=ends_early)
+            self._settle(early=ends_early)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:
@@ -130,28 +130,23 @@ class Isolation:
         inner = plugins.subset_hook_caller("pytest_runtest_protocol", remove_plugins=[self, *around])
         return inner(item=item, nextitem=following)
 
-    def _settle(self, *, ends_early: bool) -> None:
+    def _settle(self, *, early: bool) -> None:
         """Settles together the tests that wait, now that no process of ours holds the device."""
-        try:
-            settled = self._settled(early=ends_early)
-        except BaseException:  # Ctrl-C above all: no report is lost
-            for attempt, of in self._settled(early=True):
-                attempt.report_settled(of)
-            raise
-        for attempt, of in settled:
-            attempt.report_settled(of)
-
-    def _settled(self, *, early: bool) -> list[tuple[_Attempt, Settled]]:
         if not self._held:
-            return []
+            return
         from pytest_gpukern.run.spine import settle_together
 
-        if not early:
-            count = counted(len(self._held), "test")
-            tell(self._config, f"{count} left: further sessions decide their times")
-        tests = [attempt.waiting() for attempt in self._held]
-        found = settle_together(tests, environment_of(self._config), early=early)
-        return [*zip(self._held, found, strict=True)]
+        tests, environment = [attempt.waiting() for attempt in self._held], environment_of(self._config)
+        try:
+            if not early:
+                tell(self._config, f"{counted(len(tests), 'test')} left: further sessions decide their times")
+            settled = settle_together(tests, environment, early=early)
+        except BaseException:  # Ctrl-C above all: no report is lost
+            settled = settle_together(tests, environment, early=True)
+            raise
+        finally:
+            for attempt, of in zip(self._held, settled, strict=True):
+                attempt.report_settled(of)
 
     def _after(self, item: pytest.Item, nextitem: pytest.Item | None) -> Any:
         """Returns the next test that runs where this one does.
