@@ -297,38 +297,31 @@ def test_diagnosing_launches_on_two_sets_over_the_answer_of_one_of_them_and_over
     assert events == [*["poison", "launch", "fill"] * 2, "launch", *["poison", "launch"] * 2, "close"]
 
 
-def context_of(environment, marker=None):
-    return SubjectContext(environment, marker or MarkerOptions(), "x", None)
-
-
 @pytest.mark.parametrize(
-    ("timer", "cache", "marker", "rotates"),
+    ("timer", "cache", "marker", "one_set", "sets"),
     [
-        ("graph", "cold", MarkerOptions(), True),
-        ("auto", "cold", MarkerOptions(timer="graph"), True),
-        ("graph", "hot", MarkerOptions(cache="cold"), True),
-        ("graph", "hot", MarkerOptions(), False),
-        ("graph", "cold", MarkerOptions(cache="hot"), False),
-        ("graph", "cold", MarkerOptions(timer="event"), False),
-        ("event", "cold", MarkerOptions(), False),
+        ("graph", "cold", {}, 64, 21),
+        ("auto", "cold", {"timer": "graph"}, 64, 21),
+        ("graph", "hot", {"cache": "cold"}, 64, 21),
+        ("graph", "hot", {}, 64, 3),
+        ("graph", "cold", {"cache": "hot"}, 64, 3),
+        ("graph", "cold", {"timer": "event"}, 64, 3),
+        ("event", "cold", {}, 64, 3),
+        # three at least, 512 at most
+        ("graph", "cold", {}, 1, 512),
+        ("graph", "cold", {}, 400, 5),
+        ("graph", "cold", {}, 10_000, 3),
+        ("graph", "cold", {}, 0, 3),
     ],
 )
 def test_only_cold_graphs_take_turns_on_so_many_sets_that_each_is_evicted(
-    gpu, monkeypatch, timer, cache, marker, rotates
+    gpu, monkeypatch, timer, cache, marker, one_set, sets
 ):
     """Nothing is flushed between the calls of a graph."""
     monkeypatch.setattr(cuda.runtime(), "l2_bytes", 640)
     environment = FakeEnvironment(gpu, settings=measuring(timer=timer, cache=cache))
-    wanted = sets_wanted(SimpleNamespace(device_bytes=64), context_of(environment, marker))
-    assert wanted == (1 + 2 * 640 // 64 if rotates else 3)
-
-
-@pytest.mark.parametrize(("one_set", "sets"), [(1, 512), (600, 4), (10_000, 3), (0, 3)])
-def test_cold_graphs_take_three_sets_at_least_and_512_at_most(gpu, monkeypatch, one_set, sets):
-    monkeypatch.setattr(cuda.runtime(), "l2_bytes", 900)
-    environment = FakeEnvironment(gpu, settings=measuring(timer="graph"))
-    dataset = SimpleNamespace(device_bytes=one_set)
-    assert sets_wanted(dataset, context_of(environment)) == sets
+    context = SubjectContext(environment, MarkerOptions(**marker), "x", None)
+    assert sets_wanted(SimpleNamespace(device_bytes=one_set), context) == sets
 
 
 def test_cold_graphs_are_timed_on_those_sets_with_three_contents_in_turn(gpu, contents, monkeypatch):
