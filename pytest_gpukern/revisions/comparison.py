@@ -218,10 +218,13 @@ def _beside(
             for test in asked:
                 name = test.result.nodeid
                 both = [base.ending(name) or Ending("skipped")], [Ending("passed", "", test.result)]
-                same = judging.same_conclusion(both, test.threshold, test.same_decides)
-                if same is not None:
+                same, _ = judging.same_times(both, test.threshold)
+                if same.issuperset(test.same_decides):
                     del turns.thresholds[name]
-                    yield name, same
+                    yield (
+                        name,
+                        judging.conclude(both, judging.Rule(test.threshold, {}, same=same, asked=True)),
+                    )
         if turns.thresholds:
             is_stored = stash.settings_of(config).run_file is not None
             yield from turns.conclusions(judging.FEWEST_PAIRS, asks=False, is_stored=is_stored).items()

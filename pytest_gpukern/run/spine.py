@@ -317,21 +317,16 @@ def _with_failures(
     settings, result = environment.settings, settled.result
     if result.measurements:
         result = explained(result, environment.record_of(result.case).past, deciding=deciding)
-    if settings.benchmark and settings.baseline != "off":
-        result = with_weaker(result, environment)
+    if settings.benchmark and settings.baseline != "off":  # also where the record makes times needless
+        past = [time.session for time in environment.record_of(result.case).past()]
+        found = (*result.findings, *weaker(result, past, settings.threshold))
+        result = structs.replace(result, findings=found)
     # The reason first: pytest's short summary names the test already, and cuts long lines.
     failing = failures(result, settings.fail_on, accepts=settings.baseline == "update")
     unchecked = result.correctness is Correctness.UNCHECKED and not result.code  # of what ran
     if "unchecked" in settings.fail_on and settled.expects_check and unchecked:
         failing.insert(0, GateFailure("unchecked", _why_unchecked(result)))
     return dataclasses.replace(settled, result=result, failures=tuple(failing))
-
-
-def with_weaker(result: Result, environment: Environment) -> Result:
-    """Adds which checks are weaker than on record, also where the record makes times needless."""
-    past = environment.record_of(result.case).past()
-    found = weaker(result, [time.session for time in past], environment.settings.threshold)
-    return structs.replace(result, findings=(*result.findings, *found))
 
 
 def _why_unchecked(result: Result) -> str:

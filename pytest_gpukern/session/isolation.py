@@ -8,7 +8,6 @@ we replace the process for the next test. Tests without our fixtures run here. T
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import os
 import secrets
@@ -32,7 +31,6 @@ from pytest_gpukern.session.collection import info_of
 from pytest_gpukern.session.item import (
     carried,
     context_of,
-    failure,
     may_use_gpu,
     tear_down,
     timeout_of,
@@ -409,8 +407,8 @@ class _Attempt:
             carried.update({name: found[name] for name in found.keys() & carried.keys() - own})
         report = self.held[0]
         if settled.failures and report.passed:
-            failed = failure("\n".join(map(str, settled.failures)))
-            call = pytest.CallInfo.from_call(functools.partial(_raise, failed), "call")
+            why = printable_lines("\n".join(map(str, settled.failures)))
+            call = pytest.CallInfo.from_call(lambda: pytest.fail(why, pytrace=False), "call")
             assert call.excinfo is not None
             report.outcome, report.longrepr = "failed", call.excinfo.getrepr(style="value")
         for each in self.held:
@@ -420,10 +418,6 @@ class _Attempt:
         item, sections = self.item, [("measuring process", shown)] if shown else []
         keywords: Any = dict.fromkeys(item.keywords, 1)
         return pytest.TestReport(item.nodeid, item.location, keywords, outcome, why, when, sections=sections)
-
-
-def _raise(error: BaseException) -> None:
-    raise error
 
 
 def _report_data(item: pytest.Item, why: str) -> JsonDict:
