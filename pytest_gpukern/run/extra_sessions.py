@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,39 +30,37 @@ class ExtraSessions(NamedTuple):
     """Holds what came of one test's extra sessions.
 
     Attributes:
-        results: its result in each session in which it ran to its end.
-        refused: whether its sessions do not count.
-        reason: why, or why there are fewer than were wanted, in words; None if neither is so.
+        results: its result in each session in which it ran to its end; none if it is refused.
+        reason: why it is, or why there are fewer than were wanted, in words; None if neither is so.
     """
 
     results: tuple[Result, ...] = ()
-    refused: bool = False
     reason: str | None = None
 
 
 def measure_extra_sessions(
+    environment: Environment,
     children: ChildSessions,
-    nodeids: Sequence[str],
+    measured: Sequence[Result],
     numbers: range,
     *,
-    environ: Mapping[str, str],
     role: SessionRole = SessionRole.FURTHER,
     progress: Callable[[int, int, int], None] | None = None,
-    ahead: Iterable[str] | None = None,
 ) -> dict[str, ExtraSessions]:
     """Runs tests in fresh sessions, one whole session after the other, so that a test's sessions lie apart.
 
     A test is refused, and left out of later sessions, if it fails, is skipped, has no valid measurement, is
     not found or kills its process. `numbers` tells one session from another. `progress` gets the session's
-    number, how many of its tests have ended, and how many there are. Unless `ahead` is None, each session
-    but the first imports these libraries beside the one before it, as `Waiting` says.
+    number, how many of its tests have ended, and how many there are. On a GPU, each session but the first
+    imports the libraries of what was `measured` beside the one before it, as `Waiting` says.
     """
-    extra, problems = dict.fromkeys(nodeids, ExtraSessions()), list[str]()
-    waiting = Waiting(lambda _: children.start(request), 0 if ahead is None else 1, lambda _: None, ahead)
-    request = ChildRequest(environ=waiting.environ(environ))
+    extra, problems = {result.nodeid: ExtraSessions() for result in measured}, list[str]()
+    libraries, most = imports_of(of.case.backend for of in measured), int(environment.gpu.measures)
+    waiting = Waiting(lambda _: children.start(request), most, lambda _: None, libraries)
+    request = ChildRequest(environ=waiting.environ(environment.gpu.for_children))
     with closing(waiting):
         for number in numbers:
-            wanted = tuple(nodeid for nodeid in nodeids if not extra[nodeid].refused)
+            wanted = tuple(nodeid for nodeid, of in extra.items() if of.reason is None)
             if not wanted:
                 break
             of_session = None
@@ -76,13 +74,13 @@ def measure_extra_sessions(
             for nodeid in wanted:
                 results, reason = extra[nodeid].results, _why_refused(run, nodeid)
                 if reason is not None:
-                    extra[nodeid] = ExtraSessions(results, True, f"session {number}: {reason}")
+                    extra[nodeid] = ExtraSessions((), f"session {number}: {reason}")
                 elif (result := run.result_of(nodeid)) is not None:
                     extra[nodeid] = ExtraSessions((*results, structs.replace(result, role=role)))
-    for nodeid, (results, refused, _) in extra.items():
-        if not refused and len(results) < len(numbers):
+    for nodeid, (results, refused) in extra.items():
+        if refused is None and len(results) < len(numbers):
             reason = "; ".join(problems) or f"only {len(results)} of {len(numbers)} sessions measured it"
-            extra[nodeid] = ExtraSessions(results, reason=reason)
+            extra[nodeid] = ExtraSessions(results, reason)
     return extra
 
 
@@ -138,15 +136,10 @@ class Recording:
         on_cards = ((results[nodeid].fingerprint.device_uuid, nodeid) for nodeid in nodeids)
         by_gpu = grouped((uuid if uuid in cards else None, nodeid) for uuid, nodeid in on_cards)
         for uuid, tests in by_gpu.items():
-            libraries = imports_of(results[test].case.backend for test in tests)
-            extra |= measure_extra_sessions(
-                dataclasses.replace(environment.children, card=uuid or environment.children.card),
-                tests,
-                range(2, sessions + 1),
-                environ=environment.gpu.for_children,
-                progress=show,
-                ahead=libraries if environment.gpu.measures else None,
-            )
+            children = dataclasses.replace(environment.children, card=uuid or environment.children.card)
+            measured = [results[test] for test in tests]
+            numbers = range(2, sessions + 1)
+            extra |= measure_extra_sessions(environment, children, measured, numbers, progress=show)
             done += len(tests) * count
         self.extra = extra
 
@@ -165,7 +158,7 @@ class Recording:
         store, wanted = self._store, self._environment.settings.sessions
         extra = (self.extra or {}).get(nodeid)
         to_record = sessions_to_record(result, sessions)
-        few = extra is not None and (extra.refused or len(to_record) < SESSIONS_TO_RECORD)
+        few = extra is not None and (not extra.results or len(to_record) < SESSIONS_TO_RECORD)
         if failed or not self._would_write(result):
             store.add(result, model_key=self._model_key(result), test_failed=failed)  # it says why
         elif self._is_other_code(result):

@@ -34,7 +34,7 @@ from pytest_gpukern.run.environment import Environment, Open
 from pytest_gpukern.run.extra_sessions import ExtraSessions, measure_extra_sessions
 from pytest_gpukern.timers.cupti import machine_code
 from pytest_gpukern.timers.timer import TimerUnavailable
-from pytest_gpukern.values.backend_table import distributions_of_others, imports_of
+from pytest_gpukern.values.backend_table import distributions_of_others
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import Note
@@ -448,7 +448,7 @@ def confirmed(
     again = _in_fresh_processes(suspects, environment, FRESH_SESSIONS, role=SessionRole.CONFIRMING)
     found = []
     for test in tests:
-        fresh, _, problem = again.get(test.result.nodeid, ExtraSessions(reason=_ENDED_EARLY))
+        fresh, problem = again.get(test.result.nodeid, ExtraSessions(reason=_ENDED_EARLY))
         verdicts, by_key = dict(test.result.verdicts), _by_key(fresh)
         decided = {key: by_key.get(key, []) for key in test.suspected}
         for key, times in decided.items():
@@ -522,16 +522,9 @@ def _in_fresh_processes(
     """
     if not results:
         return {}
-    libraries = imports_of(result.case.backend for result in results)
+    children, numbers = _children_of(results, environment), range(before + 1, before + count + 1)
     with phase("confirming sessions"), environment.gpu.clock_stopped():
-        return measure_extra_sessions(
-            _children_of(results, environment),
-            [result.nodeid for result in results],
-            range(before + 1, before + count + 1),
-            environ=environment.gpu.for_children,
-            role=role,
-            ahead=libraries if environment.gpu.measures else None,
-        )
+        return measure_extra_sessions(environment, children, results, numbers, role=role)
 
 
 def _children_of(results: Sequence[Result], environment: Environment) -> ChildSessions:
