@@ -25,7 +25,6 @@ import os
 import signal
 import time
 import pytest
-from pytest_gpukern.baseline.store import Store
 
 def pytest_addoption(parser):
     parser.addoption("--database", default=None)
@@ -34,7 +33,6 @@ def pytest_configure(config):
     assert config.getoption("--database") == "a b"
     config.in_child = __import__("fake_gpu").in_session(config)
     patch = pytest.MonkeyPatch()
-    patch.setattr(Store, "add", noted)
     config.add_cleanup(patch.undo)
     if config.in_child:
         time.sleep(float(os.environ.get("CHILD_SLEEPS", 0)))
@@ -47,13 +45,6 @@ class Late:
     def __del__(self):
         __import__("fake_gpu").FAULTS.append("CUDA_ERROR_ILLEGAL_ADDRESS")
 
-add = Store.add
-
-def noted(self, result, **kwargs):
-    with open("added.log", "a") as log:
-        print(result.case.id, result.session, file=log)
-    add(self, result, **kwargs)
-
 @pytest.fixture(autouse=True)
 def _fault(request):
     name = os.environ.get("FAULT") if request.config.in_child and "first" in request.node.name else None
@@ -64,7 +55,7 @@ def _fault(request):
     yield Late() if name == "late" else None
     {"exit": lambda: os._exit(3), "hang": lambda: time.sleep(60)}.get(name, str)()
 """
-"""Has an option of its own, notes each session and what is recorded, and makes faults where asked to."""
+"""Has an option of its own, notes each session, and makes faults where asked to."""
 
 
 @pytest.fixture
@@ -93,19 +84,16 @@ def sessions_of(pytester):
 
 def recorded_sessions(pytester, case_id):
     (path,) = (pytester.path / "baselines").iterdir()
-    record = load(path).cases.get(case_id)
-    return 0 if record is None else len(record.epochs[-1].sessions)
+    return [each.session for each in load(path).of(case_id).sessions]
 
 
 def test_a_record_is_measured_by_five_processes_one_after_the_other(project, pytester):
     result = project("-n1", "--gpukern-baseline=create")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["gpukern: 2 passed · of 2 times: 2 new"])
-    assert recorded_sessions(pytester, FIRST) == recorded_sessions(pytester, SECOND) == 5
-    added = [line.split() for line in (pytester.path / "added.log").read_text().splitlines()]
     for case in (FIRST, SECOND):
-        ids = [session for name, session in added if name == case]
-        assert len(set(ids)) == 5
+        ids = recorded_sessions(pytester, case)
+        assert len(set(ids)) == len(ids) == 5
         assert all(re.fullmatch("[0-9a-f]{8}", session) for session in ids)
     children = [distributed for _, child, distributed in sessions_of(pytester) if child == "True"]
     assert children == ["False"] * 4
@@ -209,7 +197,7 @@ def test_a_suspicion_that_no_session_can_decide_is_invalid_and_not_appended(reco
             f"gpukern: not recorded: *INVALID: suspected +10.0 %*({FIRST})",
         ]
     )
-    assert (recorded_sessions(pytester, FIRST), recorded_sessions(pytester, SECOND)) == (3, 4)
+    assert [len(recorded_sessions(pytester, case)) for case in (FIRST, SECOND)] == [3, 4]
 
 
 def test_a_session_that_records_or_confirms_imports_its_backend_beside_the_one_before(gpu, monkeypatch):
@@ -308,8 +296,7 @@ def test_a_child_that_dies_or_loses_its_context_costs_its_test_the_record_and_th
     monkeypatch.setenv("FAULT_IN", "3")
     result = project("--gpukern-baseline=create", "--gpukern-sessions=3")
     result.assert_outcomes(passed=2)
-    assert recorded_sessions(pytester, FIRST) == 0
-    assert recorded_sessions(pytester, SECOND) == 3
+    assert [len(recorded_sessions(pytester, case)) for case in (FIRST, SECOND)] == [0, 3]
     result.stdout.fnmatch_lines([f"gpukern: not recorded: session 3: {why} ({FIRST})"])
 
 
@@ -343,15 +330,13 @@ def test_a_confirmed_slowdown_is_accepted_from_the_run_file_with_sessions_enough
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     project().assert_outcomes(passed=1, failed=1)
     path = pytester.path / "run.json"
-    (reported,) = {results_in(path)[FIRST]["session"]}
-    sessions = whole_run(path)["sessions"]
+    reported, sessions = results_in(path)[FIRST]["session"], whole_run(path)["sessions"]
     assert [each["case"]["id"] for each in sessions] == 3 * [FIRST]
     assert [each["role"] for each in sessions] == ["confirming", "confirming", "further"]
     assert cli.main(["baseline", "merge", str(path), "--accept", FIRST, "--reason", "more exact"]) == 0
-    (file,) = (pytester.path / "baselines").iterdir()
-    epoch = load(file).cases[FIRST].epochs[-1]
-    assert [each.session for each in epoch.sessions] == [each["session"] for each in sessions]
-    assert reported not in [each.session for each in epoch.sessions]
+    accepted = recorded_sessions(pytester, FIRST)[3:]
+    assert accepted == [each["session"] for each in sessions]
+    assert reported not in accepted
     project("-k", "first").assert_outcomes(passed=1, deselected=1)
     monkeypatch.setenv("FIRST_TAKES_NS", "1210")
     project("-k", "first").assert_outcomes(failed=1, deselected=1)
