@@ -286,8 +286,9 @@ class Controller:
             settings = settings_of(self._config)
             history: dict[str, Record] = {}
             with contextlib.suppress(FileError):  # reported elsewhere
-                if failures and settings.benchmark and (recorded := self._recorded(self._results[test])):
-                    history[test] = recorded.for_report()
+                if failures and settings.benchmark:
+                    recorded = environment_of(self._config).record_of(result.case)
+                    history |= {test: recorded.for_report()} if recorded.epochs else {}
             of_test = RunResults(
                 [self._results[test]],
                 {test: self._sessions[test]},
@@ -297,11 +298,6 @@ class Controller:
                 settings=settings,
             )
             report.user_properties += properties(of_test)
-
-    def _recorded(self, result: Result) -> Record | None:
-        """Returns the record of a test; raises FileError."""
-        baseline = environment_of(self._config).store.baseline(result.case, self._model_key(result))
-        return baseline.cases.get(result.case.id)
 
     def _note_failure(self, report: pytest.TestReport, carried: JsonDict) -> None:
         """Notes of a failed report why the gate failed the test, or the first line of another failure.
@@ -548,12 +544,12 @@ class Controller:
         for result in self.results:
             judged = next((key for key, verdict in result.verdicts.items() if verdict.ratio), None)
             try:
-                recorded = self._recorded(result)
+                recorded = environment_of(self._config).record_of(result.case)
             except FileError as error:
                 self._problems.append(str(error))
                 return
-            past = recorded.past(judged) if recorded is not None and judged is not None else ()
-            if recorded is not None:
+            past = recorded.past(judged) if judged is not None else ()
+            if recorded.epochs:
                 self._history[result.nodeid] = recorded.for_report()
             if past:
                 compared.append(Compared(result, past))
@@ -584,9 +580,6 @@ class Controller:
     def _writes_baselines(self) -> bool:
         settings = settings_of(self._config)
         return settings.benchmark and settings.baseline not in ("compare", "off")
-
-    def _model_key(self, result: Result) -> str:
-        return environment_of(self._config).gpu.model_key(on_gpu=result.case.on_gpu)
 
     @property
     def _model_keys(self) -> set[str]:
