@@ -62,9 +62,8 @@ class Isolation:
         self._mine: list[pytest.Item] = []
         self._next: dict[pytest.Item, pytest.Item | None] = {}
         """Test → the next one that runs where it does."""
-        self._torn_down = False
         self._found: frozenset[str] | None = None
-        """The tests that the process has; None until it has collected, and once it has torn down."""
+        """The tests that the process has; None until it has collected."""
         self._starts = 0
         self._starts_in_vain = 0
         self._cannot_start: str | None = None
@@ -73,7 +72,7 @@ class Isolation:
         self._held: list[_Attempt] = []
         # Objects in the order of their hashes may be parameters; each process must have the same.
         self._hash_seed = os.environ.get("PYTHONHASHSEED", str(secrets.randbits(32)))
-        config.add_cleanup(self._end)
+        config.add_cleanup(self._kill)
         if given is not None:  # both import at the same time, and this one opens NVML meanwhile
             self._launch()
         environment_of(config).gpu.why_no_context = "it runs in the measuring process"
@@ -101,8 +100,7 @@ class Isolation:
             self._tear_down()
             raise
         finally:
-            if not self._is_worker:
-                self._end()
+            self._kill()
             self._settle(early=ends_early)
 
     @pytest.hookimpl(tryfirst=True)
@@ -195,7 +193,6 @@ class Isolation:
             attempt.end(ended)
             if ended.lost is not None:
                 self._tear_down()
-                self._end()
         if attempt.ends_run is not None:
             raise attempt.ends_run
         if isinstance(ended, Gone):
@@ -284,25 +281,21 @@ class Isolation:
             tell(self._config, f"{message.nodeid}: {message.text}")
 
     def _tear_down(self) -> None:
-        """Has the process tear its fixtures down; the last test reports what fails then."""
+        """Has the process tear its fixtures down and end; the last test reports what fails before its end."""
         last = self._last
         if self._process is None or self._found is None:
             return
         ended = self._process.end(self._hear_outside if last is None else last.hear)
-        self._found, self._torn_down = None, isinstance(ended, messages.TornDown)
-        if isinstance(ended, Gone) and last is not None:
-            last.fail(f"while wider fixtures were torn down, its measuring process {ended.why}", ended.shown)
-
-    def _end(self) -> None:
-        """Ends the process; one that has torn down may end by itself, and may still fail: no test's fault."""
-        if self._process is not None and self._torn_down:
+        if not isinstance(ended, Gone):
             self._process.status(TO_TEAR_DOWN_S)
+        elif last is not None:
+            last.fail(f"while wider fixtures were torn down, its measuring process {ended.why}", ended.shown)
         self._kill()
 
     def _kill(self) -> None:
         if self._process is not None:
             self._process.kill()
-        self._process, self._found, self._torn_down = None, None, False
+        self._process = self._found = None
 
 
 class _Attempt:
