@@ -74,6 +74,13 @@ def project(pytester, on_fake_gpu):
     def run(*options):
         return on_fake_gpu("--gpu-benchmark", "--gpukern-isolate=off", *options)
 
+    def records(folder, *chosen):
+        run(*chosen, "--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(
+            passed=2, deselected=1 if chosen else 0
+        )
+        repeat_sessions(folder, 3)
+
+    run.records = records
     return run
 
 
@@ -108,8 +115,7 @@ def test_a_record_is_measured_by_five_processes_one_after_the_other(project, pyt
 def test_a_suspicion_fails_where_fresh_sessions_confirm_it_and_passes_where_they_do_not(
     project, pytester, monkeypatch
 ):
-    project("--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(passed=2)
-    repeat_sessions(pytester.path, 3)
+    project.records(pytester.path)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     monkeypatch.setenv("PARENT_ONLY", "SECOND_TAKES_NS=1100")
     monkeypatch.setenv("CHILD_SLEEPS", "0.6")
@@ -153,10 +159,7 @@ with open(os.environ["IMPORTED"], "a") as file:
     imported = pytester.path / "imported"
     monkeypatch.setenv("IMPORTED", str(imported))
     chosen = ("doubled", f"--deselect=doubled/test_doubled.py::test_doubling[{SECOND}]")
-    project(*chosen, "--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(
-        passed=2, deselected=1
-    )
-    repeat_sessions(folder, 3)
+    project.records(folder, *chosen)
     imported.unlink()
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     project(*chosen).assert_outcomes(passed=1, failed=1, deselected=1)
@@ -173,8 +176,7 @@ def test_sessions_of_a_host_variant_may_be_given_a_timer_of_gpus(project, pytest
         "np.multiply(", "time.sleep(float(os.environ.get('SLEEP_S', 0)))\n        np.multiply(", 1
     )
     pytester.makepyfile(test_doubling=slept.replace('"numba"', '"host"'))
-    project("--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(passed=2)
-    repeat_sessions(pytester.path, 3)
+    project.records(pytester.path)
     monkeypatch.setenv("SLEEP_S", "0.02")
     result = project("--gpukern-fail-on=host", "--gpukern-timer=event", "-k", "first")
     result.assert_outcomes(failed=1, deselected=1)
@@ -325,8 +327,7 @@ def test_an_interrupt_while_sessions_are_recorded_writes_nothing_and_leaves_no_p
 def test_a_confirmed_slowdown_is_accepted_from_the_run_file_with_sessions_enough_to_gate_at_once(
     project, pytester, monkeypatch
 ):
-    project("--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(passed=2)
-    repeat_sessions(pytester.path, 3)
+    project.records(pytester.path)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     project().assert_outcomes(passed=1, failed=1)
     path = pytester.path / "run.json"

@@ -222,24 +222,17 @@ def test_a_session_that_does_not_count_ends_the_comparison_and_says_why(sides, c
 
 def test_a_working_tree_whose_session_breaks_off_fails_the_tests_that_it_did_not_come_to(sides):
     both = ChildRun({A: Ending("passed"), B: Ending("passed")}, status=0)
-    failed = {A: Ending("failed", "INCORRECT: y")}
-    died = ChildRun(failed, ended_early=True, problem="it ended by SIGSEGV", status=-11)
-    found = turns_of(sides, Children(both, died))
-    found.take([A, B], 1)
-    cases = found.cases([A, B])
-    assert [(base[0].outcome, head[0].outcome) for base, head in cases.values()] == [("passed", "failed")] * 2
-    assert cases[A][1][0].text == "INCORRECT: y"
-    assert cases[B][1][0].text == "its session ended early: it ended by SIGSEGV"
-
-
-def test_a_working_tree_that_dies_in_its_only_test_fails_that_as_it_would_among_others(sides):
-    died = ChildRun(ended_early=True, during=A, problem="it ended by SIGSEGV", status=-11)
-    found = turns_of(sides, Children(RAN, died))
-    found.take([A], 1)
-    ((_, (head,)),) = found.cases([A]).values()
-    assert (head.outcome, head.text) == ("failed", "its session ended early: it ended by SIGSEGV")
+    early, wrong = "its session ended early: it ended by SIGSEGV", Ending("failed", "INCORRECT: y")
+    died = ChildRun({A: wrong}, ended_early=True, problem="it ended by SIGSEGV", status=-11)
+    alone = dataclasses.replace(died, endings={}, during=A)
+    for run, texts in ((died, [wrong.text, early]), (alone, [early, early])):
+        found = turns_of(sides, Children(both, run))
+        found.take([A, B], 1)
+        cases = found.cases([A, B]).values()
+        assert [base.outcome for (base,), _ in cases] == ["passed"] * 2
+        assert [(head.outcome, head.text) for _, (head,) in cases] == [("failed", text) for text in texts]
     with pytest.raises(AgainstError, match="a session of the working tree failed"):
-        turns_of(sides, Children(RAN, dataclasses.replace(died, during=None))).take([A], 1)
+        turns_of(sides, Children(both, dataclasses.replace(alone, during=None))).take([A, B], 1)
 
 
 def test_later_sessions_of_the_base_leave_out_what_it_lacks_and_what_failed(sides):

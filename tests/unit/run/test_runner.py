@@ -27,7 +27,7 @@ from pytest_gpukern.run.spine import NotRunError, SubjectContext, with_facts
 from pytest_gpukern.timers.cupti import machine_code as machine_code_module
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import About, Note
-from pytest_gpukern.values.result import Correctness, DeviceWork, HostCopy, KernelFacts
+from pytest_gpukern.values.result import CaseInfo, Correctness, DeviceWork, HostCopy, KernelFacts
 from pytest_gpukern.values.settings import Settings
 from pytest_gpukern.values.verdict_table import VerdictKind
 
@@ -482,11 +482,8 @@ def test_a_case_travels_with_everything_that_identifies_it(gpu, timer):
         return right(a, out)
 
     result = run(case_of(fast, problem=problem, block=(64,)), FakeEnvironment(gpu))
-    assert result.case.id == "doubling/numba.fast/n=8,block=64"
-    assert (result.case.problem, result.case.problem_version) == ("doubling", 7)
-    assert (result.case.variant, result.case.backend) == ("fast", "numba")
-    assert (result.case.point, result.case.parameters) == ({"n": 8}, {"block": 64})
-    assert (result.case.baseline_dir, result.case.baseline_name) == ("suites/doubling/baselines", "doubling")
+    known = ("doubling", 7, "fast", "numba", {"n": 8}, {"block": 64}, "suites/doubling/baselines", "doubling")
+    assert result.case == CaseInfo("doubling/numba.fast/n=8,block=64", *known)
     assert result.speedup_against == "host.right"
     assert result.nodeid == "test_doubling.py::test[x]"
     assert result.fingerprint.device_name == "fake"
