@@ -221,16 +221,13 @@ class Turns:
 
     def code(self) -> list[str]:
         """Says how many modules of its own each side loaded, and one hash over them."""
-        base, head = self.sides.base, self.sides.head
-        on_base, later = own_files(self.base, base), own_files(self.base[1:], base)
-        on_head = own_files(self.head, head)
-        # Its first session alone loads the files of removed tests.
-        on_base = {name: file for name, file in on_base.items() if name in later or name in on_head}
+        both = ((self.sides.base, self.base), (self.sides.head, self.head))
+        own = [(side.label, own_files(runs, side)) for side, runs in both]
         lines = [
-            f"{side.label} loaded {units.counted(len(own), 'module')} of its own, hash {combined_hash(own)}"
-            for side, own in ((base, on_base), (head, on_head))
+            f"{label} loaded {units.counted(len(files), 'module')} of its own, hash {combined_hash(files)}"
+            for label, files in own
         ]
-        return [*lines, *(["the modules of both are the same"] if on_base == on_head else [])]
+        return [*lines, *(["the modules of both are the same"] if own[0][1] == own[1][1] else [])]
 
 
 def _checked(runs: Iterable[ChildRun]) -> frozenset[str]:

@@ -73,9 +73,8 @@ def {name}(x, y):
 
 
 def environment(**more):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "PYTEST_"))}
-    for name in ("CI", "NUMBA_ENABLE_CUDASIM"):
-        kept.pop(name, None)
+    left_out = ("GIT_", "PYTEST_", "CI", "NUMBA_ENABLE_CUDASIM")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     paths = [str(HERE), *kept.get("PYTHONPATH", "").split(os.pathsep), str(HERE.parents[1])]
     return {
         **kept,
@@ -263,14 +262,11 @@ def test_gpukern_report_prints_the_lines_above_and_below_the_tables_as_the_run_d
     assert cli.main(["report", str(changed.top / "run.json")]) == 0
     shown = capsys.readouterr().out.splitlines()
     told = [line for line in changed.out.splitlines() if not line.startswith("gpukern: wrote ")]
-    above = shown[: shown.index("")]
-    begin = told.index(above[0])
-    assert len(above) > 2
-    assert told[begin : begin + len(above)] == above
-    below = shown[next(i for i, line in enumerate(shown) if " passed, " in line) :]
-    begin = told.index(below[0])
-    assert len(below) > 2
-    assert told[begin : begin + len(below)] == below
+    below = next(i for i, line in enumerate(shown) if " passed, " in line)
+    for part in (shown[: shown.index("")], shown[below:]):
+        begin = told.index(part[0])
+        assert len(part) > 2
+        assert told[begin : begin + len(part)] == part
 
 
 def test_new_and_removed_cases_are_listed_and_other_tests_ran_once_as_always(changed):

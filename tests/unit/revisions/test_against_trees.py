@@ -253,19 +253,6 @@ def test_a_base_that_loads_the_working_trees_code_is_an_error_and_never_the_same
         turns_of(sides, Children(editable)).take([A], 2)
 
 
-def test_modules_of_removed_tests_which_the_first_session_of_the_base_alone_loads_do_not_count(sides):
-    first, later = (
-        dataclasses.replace(RAN, modules=tuple(of(name, sides.base) for name in names))
-        for names in (("pkg", "old", "gone"), ("pkg", "old"))
-    )
-    found = turns_of(sides, Children(first, RAN, RAN, later))
-    found.take([A], 2)
-    assert [line.partition(" of its own")[0] for line in found.code()] == [
-        "the base loaded 2 modules",
-        "the working tree loaded 1 module",
-    ]
-
-
 @pytest.mark.parametrize(
     ("entry", "moved"),
     [
