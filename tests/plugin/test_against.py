@@ -118,13 +118,6 @@ def processes_with(text):
     return found
 
 
-def refusal(found):
-    """Returns what a run says that refuses to compare."""
-    assert found.status == pytest.ExitCode.USAGE_ERROR, found.out
-    assert "Traceback" not in found.err
-    return found.err
-
-
 @pytest.fixture
 def repository(tmp_path):
     made = Repository(tmp_path / "project")
@@ -423,11 +416,16 @@ def test_where_all_tests_are_new_they_are_checked_and_the_run_ends_as_they_do(tm
         (["--gpukern-against=origin/main"], r"against=origin/main: 'origin/main' names no commit in"),
         (["--gpukern-against-setup=echo in $GPUKERN_WORKTREE; exit 7"], r"status 7.*\n.*in \S+/project"),
         (["-n", "2"], "drop -n, or add -n 0"),
+        (["--gpukern-fail-on=no-gpu"], "--gpukern-fail-on=no-gpu cannot be met: no GPU: "),
     ],
-    ids=["unknown revision", "failing set-up", "distributed tests"],
+    ids=["unknown revision", "failing set-up", "distributed tests", "no GPU"],
 )
-def test_what_cannot_be_compared_is_refused_with_what_is_wrong(repository, options, said):
-    assert re.search(said, refusal(run(repository, *options)))
+def test_what_cannot_be_compared_is_refused_before_any_session(repository, options, said):
+    found = run(repository, *options, gpu="no-gpu" not in options[0])
+    assert found.status == pytest.ExitCode.USAGE_ERROR, found.out
+    assert re.search(said, found.err)
+    assert "Traceback" not in found.err
+    assert "session" not in found.out.partition("collected")[2]
 
 
 def test_ctrl_c_during_a_session_ends_also_those_that_wait_for_their_turn(repository):
@@ -437,12 +435,6 @@ def test_ctrl_c_during_a_session_ends_also_those_that_wait_for_their_turn(reposi
     found = run(repository)
     assert found.status == pytest.ExitCode.INTERRUPTED
     assert "asking what tests do: the working tree" in found.out + found.err
-
-
-def test_a_run_that_requires_a_gpu_is_refused_before_any_session_where_there_is_none(repository):
-    found = run(repository, "--gpukern-fail-on=no-gpu", gpu=False)
-    assert "--gpukern-fail-on=no-gpu cannot be met: no GPU: " in refusal(found)
-    assert "session" not in found.out.partition("collected")[2]
 
 
 def test_without_a_gpu_host_variants_are_compared_and_fail_nothing(repository):
