@@ -42,12 +42,9 @@ def waits(tmp_path, monkeypatch):
     return wait
 
 
-def test_a_process_imports_before_its_turn_and_skips_what_cannot_be_imported(waits):
+def test_a_process_imports_before_its_turn_what_can_be_imported_and_ends_without_one(waits):
     assert waits(FIRST, Import("early_none_such"), SECOND, BEGIN) == BEGIN
     assert sys.modules.keys() >= {*NAMES}
-
-
-def test_a_process_without_a_turn_ends(waits):
     with pytest.raises(SystemExit, match="the run had no turn for this session"):
         waits(FIRST)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -193,12 +194,6 @@ def test_no_test_runs_if_workers_found_others_from_the_start():
     assert "Different tests were collected between gwA and gwB" in report.longrepr
 
 
-class Configured(SimpleNamespace):
-    """A worker that xdist configures."""
-
-    __hash__ = object.__hash__
-
-
 @pytest.mark.parametrize("ended", [(), ("GPU-A",)])
 def test_a_worker_that_replaces_another_begins_on_its_gpu_also_where_the_others_end_or_have_ended(
     monkeypatch, request, ended
@@ -214,7 +209,7 @@ def test_a_worker_that_replaces_another_begins_on_its_gpu_also_where_the_others_
 
     def begins():
         gateway = SimpleNamespace(spec=SimpleNamespace(popen=True, env={}))
-        node = Configured(gateway=gateway, workerinput={}, shutting_down=False)
+        node = Mock(gateway=gateway, workerinput={}, shutting_down=False)
         plugin.pytest_configure_node(node)
         return node
 
