@@ -71,8 +71,8 @@ class Gone:
 class Process:
     """Controls a process that runs tests one at a time, as it is asked to.
 
-    Until `begin`, it only imports what `imports` names. In a run with a folder for that, it does so while
-    nobody times anything on the host: make this while nobody does. It ends with the thread that makes this.
+    Until `begin`, it only imports what `imports` names. If its variables name the folder of a run, it does so
+    while nobody of that run times anything on the host. It ends with the thread that makes this.
 
     Args:
         path: its `sys.path` while it starts.

@@ -340,11 +340,8 @@ class _Attempt:
 
     def fail(self, why: str, shown: str = "") -> None:
         """Reports that the test failed in its current phase, and ends it."""
-        if not self._reported:
-            when = "setup"
-        elif self._reported == ["setup"] and not self._failed_early:
-            when = "call"
-        else:
+        when = "call" if self._reported else "setup"
+        if self._failed_early or len(self._reported) > 1:
             when = "teardown"
         failed = self._made(when, "failed", printable_lines(why), printable_lines(shown.expandtabs()))
         if when == "teardown":
