@@ -305,7 +305,7 @@ class _Attempt:
         self.item, self._waiting = item, waiting
         self.moved: str | None = None
         """Says which GPU failed before, in words, for the next report."""
-        self._reported: list[str] = []
+        self._phases = 0
         self._failed_early = False
         self.begun = False
         self.held: list[pytest.TestReport] = []
@@ -340,8 +340,8 @@ class _Attempt:
 
     def fail(self, why: str, shown: str = "") -> None:
         """Reports that the test failed in its current phase, and ends it."""
-        when = "call" if self._reported else "setup"
-        if self._failed_early or len(self._reported) > 1:
+        when = "call" if self._phases else "setup"
+        if self._failed_early or self._phases > 1:
             when = "teardown"
         failed = self._made(when, "failed", printable_lines(why), printable_lines(shown.expandtabs()))
         if when == "teardown":
@@ -354,7 +354,7 @@ class _Attempt:
     def _report(self, report: pytest.TestReport) -> None:
         # After a subtest the test goes on, and before it begins wider fixtures of others are torn down.
         if self.begun and not isinstance(report, pytest.SubtestReport):
-            self._reported.append(str(report.when))
+            self._phases += 1
             self._failed_early = self._failed_early or not report.passed
         report.nodeid = self.item.nodeid
         if self.moved is not None:
