@@ -9,9 +9,10 @@ import pytest
 from made_up_results import EXP_KERNEL, FINGERPRINT, measured, result
 from msgspec import structs
 
+from pytest_gpukern.baseline.record import NO_RECORD
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.processes.sessions import ChildSessions, Ending
-from pytest_gpukern.run.spine import Settled, left_open, measured_beside, settled_beside
+from pytest_gpukern.run.spine import Settled, left_open, measured_beside, settle_together, settled_beside
 from pytest_gpukern.values.fingerprint import Provenance
 from pytest_gpukern.values.result import Verdict
 from pytest_gpukern.values.verdict_table import VerdictKind as Kind
@@ -105,3 +106,12 @@ def test_a_test_that_fails_when_it_is_measured_beside_does_not_pass():
     _, found, _ = settled(HOPELESS, "no git")
     (note,) = found.result.notes
     assert note.text == "recorded on other cards only, and not measured beside that commit: no git"
+
+
+def test_in_a_run_that_ended_early_no_session_is_measured_for_a_suspicion():
+    alone = Settled(structs.replace(session(), verdicts={KEY: structs.replace(SUSPECTED, other_card=False)}))
+    settings = SimpleNamespace(baseline="compare", benchmark=False, fail_on=(), run_file=None)
+    environment = SimpleNamespace(settings=settings, record_of=lambda case: NO_RECORD)
+    (found,) = settle_together([alone], environment, early=True)
+    assert found.result.verdicts[KEY].reason.endswith("failed: the run ended before")
+    assert [failure.kind for failure in found.failures] == ["INVALID"]
