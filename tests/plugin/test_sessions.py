@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 from made_up_runs import whole_run
@@ -218,19 +218,6 @@ def test_a_session_that_records_or_confirms_imports_its_backend_beside_the_one_b
     assert [each.imports.call_args.args[0] for each in waiting] == ["numba.cuda"] * 2
 
 
-@pytest.fixture
-def asked(monkeypatch):
-    """The tests that child sessions are asked to run, which are replayed."""
-    replayed, asked = ChildSessions.run, []
-
-    def noted(self, request, *others):
-        asked.append(request.nodeids)
-        return replayed(self, request, *others)
-
-    monkeypatch.setattr(ChildSessions, "run", noted)
-    return asked
-
-
 OTHER_TESTS = """
 def slow(): pass
 slow.takes_ns = float(os.environ.get("FIRST_TAKES_NS", 1000))
@@ -343,9 +330,10 @@ def test_a_confirmed_slowdown_is_accepted_from_the_run_file_with_sessions_enough
     project("-k", "first").assert_outcomes(failed=1, deselected=1)
 
 
-def test_without_a_file_to_accept_it_from_no_session_more_is_measured(recorded, asked, monkeypatch):
+def test_without_a_file_to_accept_it_from_no_session_more_is_measured(recorded, monkeypatch):
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    recorded().assert_outcomes(passed=1, failed=1)
-    assert len(asked) == 2
-    recorded("--gpukern-report=run.json").assert_outcomes(passed=1, failed=1)
-    assert len(asked) == 5
+    with patch.object(ChildSessions, "run", autospec=True, side_effect=ChildSessions.run) as run:
+        recorded().assert_outcomes(passed=1, failed=1)
+        assert run.call_count == 2
+        recorded("--gpukern-report=run.json").assert_outcomes(passed=1, failed=1)
+        assert run.call_count == 5
