@@ -221,10 +221,8 @@ def _beside(
                 same, _ = judging.same_times(both, test.threshold)
                 if same.issuperset(test.same_decides):
                     del turns.thresholds[name]
-                    yield (
-                        name,
-                        judging.conclude(both, judging.Rule(test.threshold, {}, same=same, asked=True)),
-                    )
+                    rule = judging.Rule(test.threshold, {}, same=same, asked=True)
+                    yield name, judging.conclude(both, rule)
         if turns.thresholds:
             is_stored = stash.settings_of(config).run_file is not None
             yield from turns.conclusions(judging.FEWEST_PAIRS, asks=False, is_stored=is_stored).items()

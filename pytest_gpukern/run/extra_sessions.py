@@ -122,8 +122,8 @@ class Recording:
         says whether a test failed by itself. `telling` makes a callable that shows how far we are.
         """
         environment, sessions = self._environment, self._environment.settings.sessions
-        nodeids = [
-            nodeid
+        again = [
+            result
             for nodeid, result in results.items()
             if not (failed(nodeid) or self._is_other_code(result)) and self._would_write(result)
         ]
@@ -131,16 +131,15 @@ class Recording:
         progress = telling(f"tests in {count} more sessions")
 
         def show(number: int, finished: int, total: int) -> None:
-            progress(done + total * (number - 2) + finished, len(nodeids) * count)
+            progress(done + total * (number - 2) + finished, len(again) * count)
 
-        on_cards = ((results[nodeid].fingerprint.device_uuid, nodeid) for nodeid in nodeids)
-        by_gpu = grouped((uuid if uuid in cards else None, nodeid) for uuid, nodeid in on_cards)
-        for uuid, tests in by_gpu.items():
+        on_cards = ((result.fingerprint.device_uuid, result) for result in again)
+        by_gpu = grouped((uuid if uuid in cards else None, result) for uuid, result in on_cards)
+        for uuid, measured in by_gpu.items():
             children = dataclasses.replace(environment.children, card=uuid or environment.children.card)
-            measured = [results[test] for test in tests]
             numbers = range(2, sessions + 1)
             extra |= measure_extra_sessions(environment, children, measured, numbers, progress=show)
-            done += len(tests) * count
+            done += len(measured) * count
         self.extra = extra
 
     def write(
