@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import sys
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -81,7 +82,7 @@ class Turns:
     finds_removed: bool = True
     base: list[ChildRun] = field(default_factory=list)
     head: list[ChildRun] = field(default_factory=list)
-    same: dict[str, frozenset[str]] = field(default_factory=dict)
+    same: dict[str, frozenset[str]] = field(default_factory=lambda: defaultdict(frozenset))
     asked: frozenset[str] = frozenset()
 
     def conclusions(
@@ -99,12 +100,9 @@ class Turns:
         first, cases = len(self.base), self.cases(self.thresholds)
         spreads = judging.shared_spreads(cases.values())
         for name in left if by_work else ():
-            measured = judging.same_times(cases[name], self.thresholds[name])[0]
-            self.same[name] = self.same.get(name, frozenset()) | measured
+            self.same[name] |= judging.same_times(cases[name], self.thresholds[name])[0]
         rules = {
-            name: judging.Rule(
-                threshold, spreads, self.hosts, self.same.get(name, frozenset()), name in self.asked
-            )
+            name: judging.Rule(threshold, spreads, self.hosts, self.same[name], name in self.asked)
             for name, threshold in self.thresholds.items()
         }
         conclusions = {nodeid: judging.conclude(case, rules[nodeid]) for nodeid, case in cases.items()}
@@ -141,8 +139,8 @@ class Turns:
             self.asked |= {nodeid} if is_all else set()
         left = [nodeid for nodeid in nodeids if nodeid not in self.asked]
         for run in (self.base[0], self.head[0]):
-            ended = {name: run.endings[name] for name in left if name in run.endings}
-            run.endings |= {name: judging.without_times(ending) for name, ending in ended.items()}
+            for name in run.endings.keys() & {*left}:
+                run.endings[name] = judging.without_times(run.endings[name])
         return left
 
     def ask_base(self, nodeids: Sequence[str]) -> ChildRun:
