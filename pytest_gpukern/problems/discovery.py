@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
 from pytest_gpukern.problems.call_by_name import ProblemError, place_of
 from pytest_gpukern.problems.problem import Problem
+from pytest_gpukern.values.backend_table import installed
 from pytest_gpukern.values.literals import constant
 
 _PATTERNS = ("on_*.py", "wrong*.py")
@@ -33,18 +35,11 @@ class Declared:
     place: str
 
 
-def load_variants(
-    problem: Problem,
-    unusable: Callable[[str], str | None],
-    installed: Callable[[str], bool],
-    cannot_import: Callable[[BaseException], str | None],
-) -> None:
+def load_variants(problem: Problem, unusable: Callable[[str], str | None]) -> None:
     """Registers every variant in the folder of `problem.package`; a second call does nothing.
 
     Args:
         unusable: returns why a backend cannot run here, in words, or None.
-        installed: returns whether a module can be found.
-        cannot_import: returns why an import error means that there is no GPU, or None for a real error.
 
     Raises:
         ProblemError: the folder or a decorator cannot be read.
@@ -62,12 +57,12 @@ def load_variants(
     for path in sorted({path for pattern in _PATTERNS for path in folder.glob(pattern)}):
         tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
         declared = list(declared_variants(tree, path))
-        reason = _why_not(tree, declared, unusable, installed)
+        reason = _why_not(tree, declared, unusable)
         if reason is None:
             try:
                 importlib.import_module(f"{problem.package}.{path.stem}")
             except BaseException as error:
-                reason = cannot_import(error)
+                reason = missing_gpu_in_error(error)
                 if reason is None:
                     raise
         if reason is not None:
@@ -107,12 +102,7 @@ def declared_variants(tree: ast.Module, path: Path) -> Iterator[Declared]:
                     yield Declared(node.name, backend, kind == "wrong", arguments, takes, place)
 
 
-def _why_not(
-    tree: ast.Module,
-    declared: list[Declared],
-    unusable: Callable[[str], str | None],
-    installed: Callable[[str], bool],
-) -> str | None:
+def _why_not(tree: ast.Module, declared: list[Declared], unusable: Callable[[str], str | None]) -> str | None:
     """Says why a variants file cannot be imported: a module is missing, or no backend of it can run."""
     reasons = [unusable(backend) for backend in dict.fromkeys(entry.backend for entry in declared)]
     if reasons and all(reasons):

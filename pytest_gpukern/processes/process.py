@@ -25,6 +25,7 @@ from pytest_gpukern.gpu.processes import group_is_alive
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes import messages
 from pytest_gpukern.values.atomic_file import TemporaryFolder
+from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 
 BOOTSTRAP = (
     "import json, sys; start = json.loads(sys.argv[1]); "
@@ -70,14 +71,14 @@ class Gone:
 class Process:
     """Controls a process that runs tests one at a time, as it is asked to.
 
-    Until `begin`, it only imports what `imports` names. It ends with the thread that makes this.
+    Until `begin`, it only imports what `imports` names. If its variables name the folder of a run, it does so
+    while nobody of that run times anything on the host. It ends with the thread that makes this.
 
     Args:
         path: its `sys.path` while it starts.
         environ: all of its environment variables.
         prefix: what comes before Python on the command line, such as a tool that watches it.
         shows_output: whether it prints to this process's terminal.
-        turns: those that it takes on the host while it imports.
     """
 
     def __init__(
@@ -88,14 +89,14 @@ class Process:
         environ: Mapping[str, str],
         prefix: Sequence[str] = (),
         shows_output: bool = False,
-        turns: HostTurns | None = None,
     ) -> None:
         self._folder = TemporaryFolder("session")
         self.place = Path(self._folder.name)
         self._output, self._stacks = self.place / "output", self.place / "stacks"
         self._read_from = 0
         self._connection, theirs = Pipe()
-        busy = turns.busy_from_its_start() if turns is not None else None
+        run_folder = environ.get(RUN_FOLDER_VARIABLE)
+        busy = HostTurns(Path(run_folder)).busy_from_its_start() if run_folder else None
         start = {
             "package": str(FOLDER.parent),
             "path": list(path),
@@ -103,7 +104,6 @@ class Process:
             "asked_by": os.getpid(),
             "under_tool": bool(prefix),
             "busy": busy,
-            "run_folder": str(turns.folder) if turns is not None and busy is not None else None,
         }
         try:
             with self._output.open("ab") as output:

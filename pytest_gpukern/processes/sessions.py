@@ -18,13 +18,14 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.processes import messages
 from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.process import TO_END_S, Gone, Process, last_lines
+from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.note import NotRun
+from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.result import JsonDict, Result
 from pytest_gpukern.values.stored import plain
 from pytest_gpukern.values.untrusted_json import built
@@ -69,13 +70,10 @@ class ChildSessions:
     def from_json(cls, data: JsonDict) -> ChildSessions:
         return built(data, cls)  # type: ignore[no-any-return]
 
-    def start(
-        self, request: ChildRequest, *, turns: HostTurns | None = None, shows_output: bool = False
-    ) -> Process:
+    def start(self, request: ChildRequest, *, shows_output: bool = False) -> Process:
         """Starts a process that waits to be told what to run, where and how the request says.
 
-        It may import what it is told to before. With `turns` it does so while nobody times anything on the
-        host; call this while nobody does.
+        It may import what it is told to before.
         """
         sees = seeing(self.card) if self.card else {}
         return Process(
@@ -84,7 +82,6 @@ class ChildSessions:
             environ=environment({**sees, **request.environ}, request.moved),
             prefix=request.command_prefix,
             shows_output=shows_output,
-            turns=turns,
         )
 
     def begin(
@@ -201,22 +198,34 @@ class Waiting:
         most: how many wait at a time, if there are processors beside the measuring one; 0 for none.
         tell: is given a line if one ends before its turn. Then no more are started.
         libraries: what they import; None for all libraries that this process has imported.
+
+    Attributes:
+        folder: what is theirs alone, until this is closed.
     """
 
     def __init__(
         self,
         start: Callable[[bool], Process],
         most: int,
-        tell: Callable[[str], object],
+        tell: Callable[[str], None],
         libraries: Iterable[str] | None = None,
     ) -> None:
         self._start = start
         self._most = min(most, len(os.sched_getaffinity(0)) - 1) if sys.platform == "linux" else 0
-        self._tell = tell
+        self.tell = tell
+        self._temporary = TemporaryFolder("run")
+        self.folder = Path(self._temporary.name)
         self._processes: dict[bool, list[Process]] = {True: [], False: []}
         known = [name for name in _LIBRARIES if name in sys.modules]
         self._imported = [*_OURS, *(known if libraries is None else libraries)]
         sys.meta_path.insert(0, self)
+
+    def environ(self, changed: Mapping[str, str | None]) -> Mapping[str, str | None]:
+        """Returns the variables of all sessions, by which they take turns on the host.
+
+        They do so in our folder, or in that of a run with several workers.
+        """
+        return {RUN_FOLDER_VARIABLE: str(self.folder), **changed}
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
         if name in _LIBRARIES and name not in self._imported:
@@ -229,7 +238,7 @@ class Waiting:
         waiting = self._processes[on_base]
         process = waiting.pop(0) if waiting else None
         if process is not None and process.has_ended:
-            self._tell(f"sessions import nothing before their turn any more: {last_lines(process.said)}")
+            self.tell(f"sessions import nothing before their turn any more: {last_lines(process.said)}")
             self._most = 0
             process.kill()
             process = None
@@ -250,6 +259,7 @@ class Waiting:
         for waiting in self._processes.values():
             while waiting:
                 waiting.pop().kill()
+        self._temporary.cleanup()
 
 
 class Ending(NamedTuple):

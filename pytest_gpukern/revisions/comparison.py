@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-import _pytest.main
-import _pytest.mark
 import pytest
 from msgspec import structs
 
 from pytest_gpukern.findings.weaker import weaker
-from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.process import Process
 from pytest_gpukern.processes.sessions import ChildSessions, Ending, Waiting
@@ -34,10 +32,8 @@ from pytest_gpukern.revisions.weaker import weaker_options, weaker_records
 from pytest_gpukern.session import stash
 from pytest_gpukern.session.item import checks_in, marker_of, measures_in
 from pytest_gpukern.session.plan import Ahead
-from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.backend_table import imports_of
 from pytest_gpukern.values.grouping import grouped
-from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Verdict
 from pytest_gpukern.values.untrusted_json import first_line
@@ -59,7 +55,6 @@ class Against:
         self._collected: set[str] = set()
         revision = stash.settings_of(config).against
         assert revision is not None
-        self._waiting: Waiting | None = None
         self._held = ExitStack()
         config.add_cleanup(self._held.close)
         self._option = f"--gpukern-against={revision}"
@@ -75,7 +70,7 @@ class Against:
         if in_vain or not stash.environment_of(self._config).gpu.measures:
             return
         with suppress(AgainstError):  # said when the tests are to run
-            self._begin().prepare(BOTH)
+            self._waiting.prepare(BOTH)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
@@ -88,8 +83,8 @@ class Against:
         done = yield
         chosen, config = found.copy(), cast(Any, copy.copy(self._config))
         config.option, config.hook = given, SimpleNamespace(pytest_deselected=lambda items: None)  # noqa: ARG005
-        for of_pytest in (_pytest.mark, _pytest.main):
-            of_pytest.pytest_collection_modifyitems(chosen, config)
+        for of_pytest in map(self._config.pluginmanager.get_plugin, ("mark", "main")):
+            cast(Any, of_pytest).pytest_collection_modifyitems(chosen, config)
         unchanged = getattr(self._config.stash.get(stash.UNCHANGED, None), "tests", ())
         dropped = set() if getattr(given, "lf", False) else {*chosen} - {*items}
         left = (item.nodeid for item in {*found, *items} - dropped if checks_in(item))
@@ -98,61 +93,35 @@ class Against:
 
     def run(self, items: Sequence[pytest.Item]) -> Ahead:
         """Measures both sides; a test then ends by the verdict on its paired times."""
-        with stash.refusing(AgainstError, option=self._option), phase("paired sessions"):
+        with stash.refusing(AgainstError, option=self._option), phase("paired sessions"), self._held:
             return self._compare({item.nodeid: item for item in items if measures_in(item)})
+
+    @functools.cached_property
+    def _worktree(self) -> Path:
+        return _checked_out(self._config, self._revisions, self._held)
+
+    @functools.cached_property
+    def _waiting(self) -> Waiting:
+        return _waiting(self._config, self._revisions, self._worktree, self._say, self._held)
 
     def _compare(self, items: Mapping[str, pytest.Item]) -> Ahead:
         settings = stash.settings_of(self._config)
-        unchanged = self._config.stash.get(stash.UNCHANGED, None)
-        if not items and unchanged is not None and unchanged.tests:
-            with self._held:
-                self._waiting = self._waiting or self._begin()
-                return Ahead(weaker=self._weaker())
         if not items:
+            unchanged = self._config.stash.get(stash.UNCHANGED, None)
+            if unchanged is not None and unchanged.tests:
+                return Ahead(weaker=self._weaker())
             raise AgainstError("no selected test measures anything")
-        gpu = stash.environment_of(self._config).gpu
-        if "no-gpu" in settings.fail_on and not gpu.has_gpu:
-            raise AgainstError(f"--gpukern-fail-on=no-gpu cannot be met: {gpu.why_no_gpu}")
-        waiting = self._waiting or self._begin()
-        try:
-            if settings.against_setup is not None:
-                self._say(f"setting up the base: {settings.against_setup}")
-                set_up(self._worktree, settings.against_setup)
-            return self._measure(items, waiting)
-        finally:
-            self._held.close()
-
-    def _begin(self) -> Waiting:
-        """Makes the base's worktree and the run's folder, which go with `self._held`, as sessions do."""
-        self._worktree = _checked_out(self._config, self._revisions, self._held)
-        self._folder = Path(self._held.enter_context(TemporaryFolder("run")))
-        self._host = HostTurns(self._folder)
-        most = _MOST_AHEAD if stash.environment_of(self._config).gpu.measures else 0
-        self._waiting = waiting = Waiting(self._start, most, self._say)
-        self._held.callback(waiting.close)
-        return waiting
-
-    def _start(self, on_base: bool) -> Process:
-        moved = Trees.of(self._revisions, self._worktree).moved if on_base else {}
-        request = ChildRequest(moved=moved, environ=self._environ)
-        return stash.children_of(self._config).start(request, turns=self._host)
-
-    @property
-    def _environ(self) -> dict[str, str | None]:
-        return {**_environ(self._config), RUN_FOLDER_VARIABLE: str(self._folder)}
-
-    def _measure(self, items: Mapping[str, pytest.Item], waiting: Waiting) -> Ahead:
-        settings, children = stash.settings_of(self._config), stash.environment_of(self._config).children
-        turns = Turns(
-            Trees.of(self._revisions, self._worktree),
-            _going_on(children),
-            self._say,
-            self._environ,
-            waiting,
-            self._folder,
-            {nodeid: marker_of(item).threshold or settings.threshold for nodeid, item in items.items()},
-            "host" in settings.fail_on,
-        )
+        environment = stash.environment_of(self._config)
+        if "no-gpu" in settings.fail_on and not environment.gpu.has_gpu:
+            raise AgainstError(f"--gpukern-fail-on=no-gpu cannot be met: {environment.gpu.why_no_gpu}")
+        if settings.against_setup is not None:
+            self._say(f"setting up the base: {settings.against_setup}")
+            set_up(self._worktree, settings.against_setup)
+        turns = _turns(self._config, self._revisions, self._worktree, self._waiting, environment.children)
+        turns.hosts = "host" in settings.fail_on
+        turns.thresholds = {
+            nodeid: marker_of(item).threshold or settings.threshold for nodeid, item in items.items()
+        }
         # Of one commit, any difference is noise, which this run is to show.
         conclusions = turns.conclusions(
             settings.sessions,
@@ -169,7 +138,7 @@ class Against:
         as_before = {name for name in xpassed if _passed(conclusions[name])}
         return Ahead(
             {
-                name: _saying(_with_weaker(each, passed[name], settings.threshold), about)
+                name: _saying(each, about, passed[name], settings.threshold)
                 for name, each in conclusions.items()
             },
             turns.head[0].listed,
@@ -188,7 +157,7 @@ class Against:
         stash.tell(self._config, line)
 
 
-_BESIDE: pytest.StashKey[dict[Revisions, Trees]] = pytest.StashKey()
+_BESIDE: pytest.StashKey[dict[Revisions, Path]] = pytest.StashKey()
 """The commits that this process has measured beside, with their worktrees, which go with it."""
 
 
@@ -212,8 +181,7 @@ def measured_beside(
             same = Verdict(VerdictKind.SAME_CODE, f"the working tree is {revisions.short}, as recorded")
             for result in (test.result for test in tests):
                 verdicts = {time.key: same for time in result.measurements}
-                of_records = structs.replace(result, measurements=(), verdicts=verdicts)
-                found[result.nodeid] = Ending("passed", "", of_records)
+                found[result.nodeid] = Ending("passed", "", structs.replace(result, verdicts=verdicts))
             continue
         try:
             for name, conclusion in _beside(config, revisions, tests, children):
@@ -232,68 +200,80 @@ def _beside(
     if revisions not in known:
         of_run = ExitStack()
         config.add_cleanup(of_run.close)
-        known[revisions] = Trees.of(revisions, _checked_out(config, revisions, of_run))
-    trees, children = known[revisions], _going_on(children)
+        known[revisions] = _checked_out(config, revisions, of_run)
+
+    def tell(line: str) -> None:
+        if len(tests) > 1:
+            stash.tell(config, line)
+
+    libraries = imports_of(test.result.case.backend for test in tests)
     with ExitStack() as held:
-        folder = held.enter_context(TemporaryFolder("run"))
-        environ = {RUN_FOLDER_VARIABLE: folder, **_environ(config)}
-        host = HostTurns(Path(folder))
-
-        def start(on_base: bool) -> Process:
-            moved = trees.moved if on_base else {}
-            return children.start(ChildRequest(moved=moved, environ=environ), turns=host)
-
-        def tell(line: str) -> None:
-            if len(tests) > 1:
-                stash.tell(config, line)
-
-        libraries = imports_of(test.result.case.backend for test in tests)
-        ahead = Waiting(start, _MOST_AHEAD, tell, libraries)
-        held.callback(ahead.close)
-        thresholds = {test.result.nodeid: test.threshold for test in tests}
-        turns = Turns(trees, children, tell, environ, ahead, Path(folder), thresholds, finds_removed=False)
-        asked, left = [test for test in tests if test.same_decides], dict(thresholds)
+        waiting = _waiting(config, revisions, known[revisions], tell, held, libraries)
+        turns = _turns(config, revisions, known[revisions], waiting, children)
+        turns.thresholds = {test.result.nodeid: test.threshold for test in tests}
+        turns.finds_removed = False
+        asked = [test for test in tests if test.same_decides]
         if asked:
             base = turns.ask_base([test.result.nodeid for test in asked])
             for test in asked:
                 name = test.result.nodeid
                 both = [base.ending(name) or Ending("skipped")], [Ending("passed", "", test.result)]
-                same = judging.same_conclusion(both, test.threshold, test.same_decides)
-                if same is not None:
-                    del left[name]
-                    yield name, same
-        if left:
+                same, _ = judging.same_times(both, test.threshold)
+                if same.issuperset(test.same_decides):
+                    del turns.thresholds[name]
+                    rule = judging.Rule(test.threshold, {}, same=same, asked=True)
+                    yield name, judging.conclude(both, rule)
+        if turns.thresholds:
             is_stored = stash.settings_of(config).run_file is not None
-            turns = dataclasses.replace(turns, thresholds=left)
             yield from turns.conclusions(judging.FEWEST_PAIRS, asks=False, is_stored=is_stored).items()
 
 
-def _going_on(children: ChildSessions) -> ChildSessions:
-    """Returns what starts sessions that run the other tests if some files cannot be collected."""
-    return dataclasses.replace(children, options=(*children.options, "--continue-on-collection-errors"))
+def _waiting(
+    config: pytest.Config,
+    revisions: Revisions,
+    base: Path,
+    tell: Callable[[str], None],
+    held: ExitStack,
+    libraries: Iterable[str] | None = None,
+) -> Waiting:
+    """Returns what starts sessions of both sides before their turn; it goes with `held`."""
+
+    def start(on_base: bool) -> Process:
+        moved = Trees.of(revisions, base).moved if on_base else {}
+        request = ChildRequest(moved=moved, environ=waiting.environ(_environ(config)))
+        return stash.children_of(config).start(request)
+
+    most = _MOST_AHEAD if stash.environment_of(config).gpu.measures else 0
+    waiting = Waiting(start, most, tell, libraries)
+    held.callback(waiting.close)
+    return waiting
+
+
+def _turns(
+    config: pytest.Config, revisions: Revisions, base: Path, waiting: Waiting, children: ChildSessions
+) -> Turns:
+    """Returns what runs sessions of both; they run the other tests if some files cannot be collected."""
+    going_on = dataclasses.replace(children, options=(*children.options, "--continue-on-collection-errors"))
+    return Turns(Trees.of(revisions, base), going_on, waiting.environ(_environ(config)), waiting)
 
 
 def _passed(ending: Ending | None) -> bool:
     return ending is not None and ending.outcome == "passed"
 
 
-def _with_weaker(
-    conclusion: judging.Conclusion, passed: judging.Side, threshold: float
+def _saying(
+    conclusion: judging.Conclusion, about: str, passed: judging.Side = (), threshold: float = 0.0
 ) -> judging.Conclusion:
-    """Returns a conclusion that tells which checks are weaker than in the sessions that `passed`."""
+    """Returns a conclusion whose verdicts say what they are about, also where they are stored.
+
+    It tells which checks are weaker than in the sessions that `passed`.
+    """
     if conclusion.result is None:
         return conclusion
     past = [ending.result for ending in passed if ending is not None and ending.result is not None]
     found = (*conclusion.result.findings, *weaker(conclusion.result, past, threshold))
-    return conclusion._replace(result=structs.replace(conclusion.result, findings=found))
-
-
-def _saying(conclusion: judging.Conclusion, about: str) -> judging.Conclusion:
-    """Returns a conclusion whose verdicts say what they are about, also where they are stored."""
-    if conclusion.result is None:
-        return conclusion
     verdicts = {key: verdict.adding(about) for key, verdict in conclusion.verdicts.items()}
-    return conclusion._replace(result=structs.replace(conclusion.result, verdicts=verdicts))
+    return conclusion._replace(result=structs.replace(conclusion.result, verdicts=verdicts, findings=found))
 
 
 def _checked_out(config: pytest.Config, revisions: Revisions, held: ExitStack) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from statistics import fmean
 from typing import NamedTuple
@@ -213,12 +213,6 @@ def conclude(case: Both, rule: Rule) -> Conclusion:
     conclusion = Conclusion.of(case[1], verdicts)
     # So few samples are no time that a report or a record should have.
     return conclusion._replace(result=without_times(conclusion).result) if rule.asked else conclusion
-
-
-def same_conclusion(case: Both, threshold: float, keys: Collection[str]) -> Conclusion | None:
-    """Returns the conclusion on a test of which these times are of the same work on both sides; else None."""
-    same, _ = same_times(case, threshold)
-    return conclude(case, Rule(threshold, {}, same=same, asked=True)) if same.issuperset(keys) else None
 
 
 def confirm(first: Conclusion, again: Both, rule: Rule, *, last: bool = True) -> Conclusion:

@@ -10,7 +10,8 @@ import hashlib
 import inspect
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -64,7 +65,6 @@ class Turns:
     """Runs child sessions of both sides in turn, and keeps their runs.
 
     Attributes:
-        folder: where sessions of one side keep data sets for each other.
         thresholds: test → smallest change that counts.
         hosts: whether times of host variants can fail a test.
         finds_removed: whether to list the tests that the base has and nobody wants.
@@ -75,16 +75,14 @@ class Turns:
 
     sides: Trees
     children: ChildSessions
-    tell: Callable[[str], None]
     environ: Mapping[str, str | None]
     waiting: Waiting
-    folder: Path
-    thresholds: Mapping[str, float]
+    thresholds: dict[str, float] = field(default_factory=dict)
     hosts: bool = False
     finds_removed: bool = True
     base: list[ChildRun] = field(default_factory=list)
     head: list[ChildRun] = field(default_factory=list)
-    same: dict[str, frozenset[str]] = field(default_factory=dict)
+    same: dict[str, frozenset[str]] = field(default_factory=lambda: defaultdict(frozenset))
     asked: frozenset[str] = frozenset()
 
     def conclusions(
@@ -103,12 +101,9 @@ class Turns:
         cases = self.cases(self.thresholds)
         spreads = judging.shared_spreads(cases.values())
         for name in left if by_work else ():
-            measured = judging.same_times(cases[name], self.thresholds[name])[0]
-            self.same[name] = self.same.get(name, frozenset()) | measured
+            self.same[name] |= judging.same_times(cases[name], self.thresholds[name])[0]
         rules = {
-            name: judging.Rule(
-                threshold, spreads, self.hosts, self.same.get(name, frozenset()), name in self.asked
-            )
+            name: judging.Rule(threshold, spreads, self.hosts, self.same[name], name in self.asked)
             for name, threshold in self.thresholds.items()
         }
         conclusions = {nodeid: judging.conclude(case, rules[nodeid]) for nodeid, case in cases.items()}
@@ -133,7 +128,7 @@ class Turns:
             try:
                 self.take_one(slower, what, on_base=False)
             except AgainstError as error:  # everything is decided: the file has one session fewer
-                self.tell(str(error))
+                self.waiting.tell(str(error))
             for nodeid, (_, head) in self.cases(slower, since=before).items():
                 more = judging.valid_sessions(head, SessionRole.FURTHER)
                 sessions = (*conclusions[nodeid].sessions, *more)
@@ -152,8 +147,8 @@ class Turns:
             self.asked |= {nodeid} if is_all else set()
         left = [nodeid for nodeid in nodeids if nodeid not in self.asked]
         for run in (self.base[0], self.head[0]):
-            ended = {name: run.endings[name] for name in left if name in run.endings}
-            run.endings |= {name: judging.without_times(ending) for name, ending in ended.items()}
+            for name in run.endings.keys() & {*left}:
+                run.endings[name] = judging.without_times(run.endings[name])
         return left
 
     def ask_base(self, nodeids: Sequence[str]) -> ChildRun:
@@ -191,7 +186,7 @@ class Turns:
         both = (self.sides.base, self.sides.head)
         (side, other), runs = (both, self.base) if on_base else (both[::-1], self.head)
         line = f"{what}: {side.label}"
-        self.tell(line)
+        self.waiting.tell(line)
         if on_base and runs:  # what it lacks, or what failed, is not compared
             first = runs[0].endings
             nodeids = [nodeid for nodeid in nodeids if nodeid in first and first[nodeid].outcome != "failed"]
@@ -205,11 +200,11 @@ class Turns:
             watched_names=tuple({*side.names, *other.names}),
             collects_all=on_base and not runs and self.finds_removed and not names_tests,
             checked=checked or _checked(runs),
-            datasets=str(self.folder / ("base" if on_base else "head")),
+            datasets=str(self.waiting.folder / ("base" if on_base else "head")),
             asks=asks,
         )
         started = self.waiting.take(on_base, coming)
-        run = self.children.run(request, telling_now_and_then(self.tell, line), started)
+        run = self.children.run(request, telling_now_and_then(self.waiting.tell, line), started)
         if run.ended_early and (on_base or not (run.endings or run.during)):
             build = "\nIf the base has to be built first, give --gpukern-against-setup=CMD"
             hint = build if on_base else ""
@@ -232,16 +227,13 @@ class Turns:
 
     def code(self) -> list[str]:
         """Says how many modules of its own each side loaded, and one hash over them."""
-        base, head = self.sides.base, self.sides.head
-        on_base, later = own_files(self.base, base), own_files(self.base[1:], base)
-        on_head = own_files(self.head, head)
-        # Its first session alone loads the files of removed tests.
-        on_base = {name: file for name, file in on_base.items() if name in later or name in on_head}
+        both = ((self.sides.base, self.base), (self.sides.head, self.head))
+        own = [(side.label, own_files(runs, side)) for side, runs in both]
         lines = [
-            f"{side.label} loaded {units.counted(len(own), 'module')} of its own, hash {combined_hash(own)}"
-            for side, own in ((base, on_base), (head, on_head))
+            f"{label} loaded {units.counted(len(files), 'module')} of its own, hash {combined_hash(files)}"
+            for label, files in own
         ]
-        return [*lines, *(["the modules of both are the same"] if on_base == on_head else [])]
+        return [*lines, *(["the modules of both are the same"] if own[0][1] == own[1][1] else [])]
 
 
 def _checked(runs: Iterable[ChildRun]) -> frozenset[str]:

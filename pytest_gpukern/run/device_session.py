@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from pytest_gpukern.gpu.errors import DeviceError
 from pytest_gpukern.gpu.fingerprint import take_fingerprint
@@ -171,11 +172,7 @@ class DeviceSession:
             begins: whether a test begins.
             on_gpu: whether anything is launched.
         """
-        if not (self.measures and on_gpu):
-            return nullcontext()
-        from pytest_gpukern.timers.cupti.machine_code import observed
-
-        return observed(lambda code: code.loading(begins=begins))
+        return self._observed(lambda code: code.loading(begins=begins)) if on_gpu else nullcontext()
 
     def launches_observed(self) -> AbstractContextManager[None]:
         """Hashes the code that is loaded meanwhile, and finds the modules of a call's kernels.
@@ -183,11 +180,16 @@ class DeviceSession:
         Hold it around one call between the first and the timed ones: it slows launches, so nothing may take
         times of its own meanwhile, as an autotuner does in the first call.
         """
+        return self._observed(lambda code: code.launches())
+
+    def _observed(
+        self, observe: Callable[[Any], AbstractContextManager[None]]
+    ) -> AbstractContextManager[None]:
         if not self.measures:
             return nullcontext()
         from pytest_gpukern.timers.cupti.machine_code import observed
 
-        return observed(lambda code: code.launches())
+        return observed(observe)
 
     @functools.cached_property
     def instruments(self) -> Instruments | None:
@@ -334,7 +336,7 @@ class DeviceSession:
             yield
 
     @property
-    def _context(self) -> ModuleType | None:
+    def contexts(self) -> ModuleType | None:
         """Returns what knows the CUDA context that tests of this process use; None where they use none."""
         if not self.has_gpu or self.why_no_context is not None:
             return None
@@ -342,34 +344,13 @@ class DeviceSession:
 
         return runtime
 
-    def context_fault(self) -> str | None:
-        """Returns CUDA's name of the error that made this process's CUDA context unusable, or None.
-
-        Waits for all work on the device.
-        """
-        context = self._context
-        fault: str | None = context.context_fault() if context else None
-        return fault
-
     def launching_threads(self) -> str:
         """Names the threads that launch on the GPU now, if kernels are timed; returns "" for none."""
-        if not self.settings.benchmark or self._context is None:
+        if not self.settings.benchmark or self.contexts is None:
             return ""
         from pytest_gpukern.timers.cupti.timer import launching_threads
 
         return launching_threads(_TO_LAUNCH_S)
-
-    def current_context(self) -> int:
-        """Returns the address of this thread's CUDA context; 0 where there is none."""
-        context = self._context
-        address: int = context.current_context() if context else 0
-        return address
-
-    def context_change(self, *, another_may_stay: bool) -> str | None:
-        """Says why this process cannot go on in the CUDA context that it began with, or returns None."""
-        context = self._context
-        change: str | None = context.context_change(another_may_stay=another_may_stay) if context else None
-        return change
 
     def close(self) -> None:
         """Restores the process's environment and closes NVML."""

@@ -27,9 +27,10 @@ from pytest_gpukern.values.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_gpukern.backends.backend import Backend
+    from pytest_gpukern.baseline.record import Record
     from pytest_gpukern.problems.dataset import Datasets
     from pytest_gpukern.run.loaded_files import OpenedFiles
-    from pytest_gpukern.values.result import Result
+    from pytest_gpukern.values.result import CaseInfo, Result
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,11 @@ class Environment:
         opened = frozenset(self.opened.of_test())
         with self.opened.looking_away():
             return project.hash_of_loads(test, tuple(reads), opened, records)
+
+    def record_of(self, case: CaseInfo) -> Record:
+        """Returns what is on record of a case, for the model that it runs on here."""
+        model = self.gpu.model_key(on_gpu=case.on_gpu)
+        return self.store.baseline(case, model).of(case.id)
 
     @property
     def size(self) -> str:

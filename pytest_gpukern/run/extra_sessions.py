@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
 from pytest_gpukern.baseline.merge import WriteReport, confirmed_slower, sessions_to_record
 from pytest_gpukern.baseline.store import unfit
-from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.sessions import ChildRun, ChildSessions, Waiting
-from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.backend_table import imports_of
 from pytest_gpukern.values.grouping import grouped
-from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.result import Result, SessionRole
 from pytest_gpukern.values.untrusted_json import first_line
 
@@ -34,37 +30,37 @@ class ExtraSessions(NamedTuple):
     """Holds what came of one test's extra sessions.
 
     Attributes:
-        results: its result in each session in which it ran to its end.
-        refused: whether its sessions do not count.
-        reason: why, or why there are fewer than were wanted, in words; None if neither is so.
+        results: its result in each session in which it ran to its end; none if it is refused.
+        reason: why it is, or why there are fewer than were wanted, in words; None if neither is so.
     """
 
     results: tuple[Result, ...] = ()
-    refused: bool = False
     reason: str | None = None
 
 
 def measure_extra_sessions(
+    environment: Environment,
     children: ChildSessions,
-    nodeids: Sequence[str],
+    measured: Sequence[Result],
     numbers: range,
     *,
-    environ: Mapping[str, str],
     role: SessionRole = SessionRole.FURTHER,
     progress: Callable[[int, int, int], None] | None = None,
-    ahead: Iterable[str] | None = None,
 ) -> dict[str, ExtraSessions]:
     """Runs tests in fresh sessions, one whole session after the other, so that a test's sessions lie apart.
 
     A test is refused, and left out of later sessions, if it fails, is skipped, has no valid measurement, is
     not found or kills its process. `numbers` tells one session from another. `progress` gets the session's
-    number, how many of its tests have ended, and how many there are. Unless `ahead` is None, each session
-    but the first imports these libraries beside the one before it, as `Waiting` says.
+    number, how many of its tests have ended, and how many there are. On a GPU, each session but the first
+    imports the libraries of what was `measured` beside the one before it, as `Waiting` says.
     """
-    extra, problems = dict.fromkeys(nodeids, ExtraSessions()), list[str]()
-    with _waiting(children, environ, ahead) as (waiting, environ):
+    extra, problems = {result.nodeid: ExtraSessions() for result in measured}, list[str]()
+    libraries, most = imports_of(of.case.backend for of in measured), int(environment.gpu.measures)
+    waiting = Waiting(lambda _: children.start(request), most, lambda _: None, libraries)
+    request = ChildRequest(environ=waiting.environ(environment.gpu.for_children))
+    with closing(waiting):
         for number in numbers:
-            wanted = tuple(nodeid for nodeid in nodeids if not extra[nodeid].refused)
+            wanted = tuple(nodeid for nodeid, of in extra.items() if of.reason is None)
             if not wanted:
                 break
             of_session = None
@@ -72,39 +68,20 @@ def measure_extra_sessions(
                 progress(number, 0, len(wanted))
                 of_session = functools.partial(progress, number)
             started = waiting.take(False, [False] * (numbers[-1] - number))
-            run = children.run(ChildRequest(wanted, environ=environ), of_session, started)
+            run = children.run(structs.replace(request, nodeids=wanted), of_session, started)
             if run.problem is not None:
                 problems.append(f"session {number}: {run.problem}")
             for nodeid in wanted:
                 results, reason = extra[nodeid].results, _why_refused(run, nodeid)
                 if reason is not None:
-                    extra[nodeid] = ExtraSessions(results, True, f"session {number}: {reason}")
+                    extra[nodeid] = ExtraSessions((), f"session {number}: {reason}")
                 elif (result := run.result_of(nodeid)) is not None:
                     extra[nodeid] = ExtraSessions((*results, structs.replace(result, role=role)))
-    for nodeid, (results, refused, _) in extra.items():
-        if not refused and len(results) < len(numbers):
+    for nodeid, (results, refused) in extra.items():
+        if refused is None and len(results) < len(numbers):
             reason = "; ".join(problems) or f"only {len(results)} of {len(numbers)} sessions measured it"
-            extra[nodeid] = ExtraSessions(results, reason=reason)
+            extra[nodeid] = ExtraSessions(results, reason)
     return extra
-
-
-@contextmanager
-def _waiting(
-    children: ChildSessions, environ: Mapping[str, str], ahead: Iterable[str] | None
-) -> Iterator[tuple[Waiting, Mapping[str, str]]]:
-    """Makes what starts sessions ahead of their turn, and returns it with the environment of all sessions.
-
-    In that they find a folder of locks: none imports while another one times something on the host.
-    """
-    with ExitStack() as held:
-        most = 0 if ahead is None else 1
-        if most and RUN_FOLDER_VARIABLE not in environ:
-            environ = {**environ, RUN_FOLDER_VARIABLE: held.enter_context(TemporaryFolder("run"))}
-        turns = HostTurns(Path(environ[RUN_FOLDER_VARIABLE]) if most else None)
-        request = ChildRequest(environ=environ)
-        waiting = Waiting(lambda _: children.start(request, turns=turns), most, lambda _: None, ahead)
-        held.callback(waiting.close)
-        yield waiting, environ
 
 
 def _why_refused(run: ChildRun, nodeid: str) -> str | None:
@@ -145,8 +122,8 @@ class Recording:
         says whether a test failed by itself. `telling` makes a callable that shows how far we are.
         """
         environment, sessions = self._environment, self._environment.settings.sessions
-        nodeids = [
-            nodeid
+        again = [
+            result
             for nodeid, result in results.items()
             if not (failed(nodeid) or self._is_other_code(result)) and self._would_write(result)
         ]
@@ -154,21 +131,15 @@ class Recording:
         progress = telling(f"tests in {count} more sessions")
 
         def show(number: int, finished: int, total: int) -> None:
-            progress(done + total * (number - 2) + finished, len(nodeids) * count)
+            progress(done + total * (number - 2) + finished, len(again) * count)
 
-        on_cards = ((results[nodeid].fingerprint.device_uuid, nodeid) for nodeid in nodeids)
-        by_gpu = grouped((uuid if uuid in cards else None, nodeid) for uuid, nodeid in on_cards)
-        for uuid, tests in by_gpu.items():
-            libraries = imports_of(results[test].case.backend for test in tests)
-            extra |= measure_extra_sessions(
-                dataclasses.replace(environment.children, card=uuid or environment.children.card),
-                tests,
-                range(2, sessions + 1),
-                environ=environment.gpu.for_children,
-                progress=show,
-                ahead=libraries if environment.gpu.measures else None,
-            )
-            done += len(tests) * count
+        on_cards = ((result.fingerprint.device_uuid, result) for result in again)
+        by_gpu = grouped((uuid if uuid in cards else None, result) for uuid, result in on_cards)
+        for uuid, measured in by_gpu.items():
+            children = dataclasses.replace(environment.children, card=uuid or environment.children.card)
+            numbers = range(2, sessions + 1)
+            extra |= measure_extra_sessions(environment, children, measured, numbers, progress=show)
+            done += len(measured) * count
         self.extra = extra
 
     def write(
@@ -186,7 +157,7 @@ class Recording:
         store, wanted = self._store, self._environment.settings.sessions
         extra = (self.extra or {}).get(nodeid)
         to_record = sessions_to_record(result, sessions)
-        few = extra is not None and (extra.refused or len(to_record) < SESSIONS_TO_RECORD)
+        few = extra is not None and (not extra.results or len(to_record) < SESSIONS_TO_RECORD)
         if failed or not self._would_write(result):
             store.add(result, model_key=self._model_key(result), test_failed=failed)  # it says why
         elif self._is_other_code(result):

@@ -256,7 +256,8 @@ class MeasuredTest:
         settled = settle(
             self.evidence.result, self.environment, marker, expects_check=expects_check, may_wait=may_wait
         )
-        self.waits = settled.waits
+        if settled.waits:
+            self.waits = {"threshold": settled.threshold, "expects_check": expects_check}
         self.evidence.result = settled.result
         self.sessions += settled.sessions
         return settled.failures

@@ -11,7 +11,7 @@ from msgspec import structs
 from pytest_gpukern.baseline.same_work import SameWork, newest, same_work
 from pytest_gpukern.measure.measure import rule_for
 from pytest_gpukern.run.environment import Environment
-from pytest_gpukern.run.spine import Evidence, record_of, with_facts
+from pytest_gpukern.run.spine import Evidence, with_facts
 from pytest_gpukern.run.timed_scope import TimedScope
 from pytest_gpukern.values.result import Measurement, Result, Verdict
 from pytest_gpukern.values.verdict_table import VerdictKind
@@ -46,7 +46,7 @@ def is_as_recorded(timed: TimedScope, evidence: Evidence) -> bool:
 
 
 def _does_the_same(result: Result, probe: Measurement, environment: Environment, threshold: float) -> bool:
-    past = record_of(result.case, environment).past(probe.key)
+    past = environment.record_of(result.case).past(probe.key)
     same = same_work(result, newest(past), probe.key) if past else SameWork.NO
     if same is not SameWork.SEEN:
         return same is SameWork.ALL

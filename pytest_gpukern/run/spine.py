@@ -9,15 +9,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from msgspec import structs
 
 from pytest_gpukern.arrays.memory import Span
 from pytest_gpukern.baseline.merge import confirmed_slower
-from pytest_gpukern.baseline.record import Record, choice_of
+from pytest_gpukern.baseline.record import choice_of
 from pytest_gpukern.baseline.same_work import SameWork, conditions_of, newest, same_work
 from pytest_gpukern.check.diagnosis import Diagnosis, IncorrectError
 from pytest_gpukern.findings.findings import explained, failures
@@ -31,10 +31,10 @@ from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_has
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.processes.sessions import ChildSessions, Ending
 from pytest_gpukern.run.environment import Environment, Open
-from pytest_gpukern.run.extra_sessions import measure_extra_sessions
+from pytest_gpukern.run.extra_sessions import ExtraSessions, measure_extra_sessions
 from pytest_gpukern.timers.cupti import machine_code
 from pytest_gpukern.timers.timer import TimerUnavailable
-from pytest_gpukern.values.backend_table import distributions_of_others, imports_of
+from pytest_gpukern.values.backend_table import distributions_of_others
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import Note
@@ -43,7 +43,6 @@ from pytest_gpukern.values.result import (
     CaseInfo,
     Correctness,
     GateFailure,
-    JsonDict,
     Measurement,
     OutputError,
     Result,
@@ -236,20 +235,27 @@ class Settled:
     Attributes:
         result: of this process, with its verdicts; in the end also with their reasons, and findings.
         sessions: other sessions that were measured for it, in their order.
-        deciding: `scope/timer/cache` → the measurements that its verdict rests on.
+        threshold: the smallest change that counts.
+        expects_check: whether the test may fail as nobody compared its outputs.
         failures: why the gate fails the test, in the end.
-        waits: what the test is settled by, if a time is open until other sessions have measured it; as JSON.
+        waits: whether a time is open until other sessions have measured it.
     """
 
     result: Result
     sessions: tuple[Result, ...] = ()
-    deciding: Mapping[str, Sequence[Measurement]] = field(default_factory=dict)
+    threshold: float = 0.0
+    expects_check: bool = False
     failures: tuple[GateFailure, ...] = ()
-    waits: JsonDict | None = None
+    waits: bool = False
 
     @property
     def suspected(self) -> list[str]:
         return [key for key, verdict in self.result.verdicts.items() if verdict.suspected]
+
+    def judged_as(self, verdicts: Mapping[str, Verdict], *more: Result) -> Settled:
+        """Returns it with other verdicts, and with `more` sessions."""
+        result = structs.replace(self.result, verdicts=dict(verdicts))
+        return dataclasses.replace(self, result=result, sessions=(*self.sessions, *more))
 
 
 def settle(
@@ -268,29 +274,19 @@ def settle(
     A run that compares by several sessions runs the others first. What is open then needs more sessions. If
     it `may_wait`, they are left to the end of the run, where all such tests share them: `settle_together`.
     """
-    settled, threshold = Settled(result), marker.threshold or environment.settings.threshold
-    if result.verdicts:  # given by child sessions, as of another revision: no record counts
-        settled = Settled(result, deciding={time.key: [time] for time in result.measurements})
-    elif result.measurements:
-        settled = judged_by_record(result, environment, threshold)
-    test = WaitingTest(settled, threshold, expects_check)
-    if may_wait and (settled.suspected or left_open(test, environment) is not None):
-        waits = {"threshold": threshold, "expects_check": expects_check}
-        return dataclasses.replace(settled, waits=waits)
-    (settled,) = settle_together([test], environment)
+    further: tuple[Result, ...] = ()
+    threshold = marker.threshold or environment.settings.threshold
+    if result.measurements and not result.verdicts:  # those of child sessions, as of another revision, stay
+        result, further = judged_by_record(result, environment, threshold)
+    settled = Settled(result, further, threshold, expects_check)
+    if may_wait and (settled.suspected or left_open(settled, environment) is not None):
+        return dataclasses.replace(settled, waits=True)
+    (settled,) = settle_together([settled], environment)
     return settled
 
 
-class WaitingTest(NamedTuple):
-    """Holds a test that was judged, the smallest change that counts, and whether it expects a check."""
-
-    settled: Settled
-    threshold: float
-    expects_check: bool
-
-
 def settle_together(
-    tests: Sequence[WaitingTest], environment: Environment, *, early: bool = False
+    tests: Sequence[Settled], environment: Environment, *, early: bool = False
 ) -> list[Settled]:
     """Settles tests that were judged.
 
@@ -300,52 +296,37 @@ def settle_together(
     waiting = [left_open(test, environment) for test in tests]
     known = [of for of in waiting if of is not None]
     ended = measured_beside(known, environment) if known and not early else {}
-    judged = []
-    for of, test in zip(waiting, tests, strict=True):
-        settled = test.settled
-        if of is not None:
-            settled = settled_beside(settled, of, ended.get(settled.result.nodeid, _ENDED_EARLY))
-        if early and settled.suspected:
-            left = {key: undecidable(settled.result.verdicts[key], _ENDED_EARLY) for key in settled.suspected}
-            result = structs.replace(settled.result, verdicts={**settled.result.verdicts, **left})
-            settled = dataclasses.replace(settled, result=result)
-        judged.append(test._replace(settled=settled))
+    judged = [
+        test if of is None else settled_beside(test, of, ended.get(test.result.nodeid, _ENDED_EARLY))
+        for of, test in zip(waiting, tests, strict=True)
+    ]
+    # A verdict rests on fresh sessions if these decided it, else on the first ones.
     return [
-        _with_failures(settled, environment, expects_check=test.expects_check)
-        for settled, test in zip(confirmed(judged, environment), tests, strict=True)
+        _with_failures(settled, environment, _by_key([test.result, *test.sessions]) | decided)
+        for test, (settled, decided) in zip(tests, confirmed(judged, environment, early=early), strict=True)
     ]
 
 
 _ENDED_EARLY = "the run ended before"
 
 
-def _with_failures(settled: Settled, environment: Environment, *, expects_check: bool) -> Settled:
+def _with_failures(
+    settled: Settled, environment: Environment, deciding: Mapping[str, Sequence[Measurement]]
+) -> Settled:
     """Returns what a test comes to, with reasons, findings, and why the gate fails it."""
     settings, result = environment.settings, settled.result
     if result.measurements:
-        past = record_of(result.case, environment).past
-        result = explained(result, past, deciding=settled.deciding)
-    if settings.benchmark and settings.baseline != "off":
-        result = with_weaker(result, environment)
+        result = explained(result, environment.record_of(result.case).past, deciding=deciding)
+    if settings.benchmark and settings.baseline != "off":  # also where the record makes times needless
+        past = [time.session for time in environment.record_of(result.case).past()]
+        found = (*result.findings, *weaker(result, past, settings.threshold))
+        result = structs.replace(result, findings=found)
     # The reason first: pytest's short summary names the test already, and cuts long lines.
     failing = failures(result, settings.fail_on, accepts=settings.baseline == "update")
     unchecked = result.correctness is Correctness.UNCHECKED and not result.code  # of what ran
-    if "unchecked" in settings.fail_on and expects_check and unchecked:
+    if "unchecked" in settings.fail_on and settled.expects_check and unchecked:
         failing.insert(0, GateFailure("unchecked", _why_unchecked(result)))
     return dataclasses.replace(settled, result=result, failures=tuple(failing))
-
-
-def with_weaker(result: Result, environment: Environment) -> Result:
-    """Adds which checks are weaker than on record, also where the record makes times needless."""
-    past = record_of(result.case, environment).past()
-    found = weaker(result, [time.session for time in past], environment.settings.threshold)
-    return structs.replace(result, findings=(*result.findings, *found))
-
-
-def record_of(case: CaseInfo, environment: Environment) -> Record:
-    """Returns what is on record of a case, for the model that it runs on here."""
-    model = environment.gpu.model_key(on_gpu=case.on_gpu)
-    return environment.store.baseline(case, model).of(case.id)
 
 
 def _why_unchecked(result: Result) -> str:
@@ -360,15 +341,18 @@ def _why_unchecked(result: Result) -> str:
     )
 
 
-def judged_by_record(result: Result, environment: Environment, threshold: float) -> Settled:
-    """Returns a measured result with a verdict for each time; without baselines, only for what is INVALID."""
-    settings = environment.settings
-    extra: tuple[Result, ...] = ()
-    problem = None
+def judged_by_record(
+    result: Result, environment: Environment, threshold: float
+) -> tuple[Result, tuple[Result, ...]]:
+    """Returns a measured result with a verdict for each time, and the further sessions that were judged.
+
+    Without baselines, only what is INVALID has a verdict.
+    """
+    settings, further = environment.settings, ExtraSessions()
     if settings.baseline == "compare" and settings.sessions > 1:
-        further = _in_fresh_processes([result], environment, settings.sessions - 1, before=1)
-        extra, problem = further[result.nodeid]
-    by_key = _by_key([result, *extra])
+        further = _in_fresh_processes([result], environment, settings.sessions - 1, before=1)[result.nodeid]
+    sessions = (result, *further.results)
+    by_key = _by_key(sessions)
     verdicts: dict[str, Verdict] = {}
     for key in (time.key for time in result.measurements):
         basis = _basis_of(result, key, environment, threshold)
@@ -376,27 +360,27 @@ def judged_by_record(result: Result, environment: Environment, threshold: float)
         folder = settings.baseline_dir
         if verdict.kind is VerdictKind.NEW and folder is not None and not folder.is_dir():
             verdict = structs.replace(verdict, reason=f"{verdict.reason}: there is no folder {folder}")
-        verdict = _by_code(verdict, [result, *extra], key, basis)
+        verdict = _by_code(verdict, sessions, key, basis)
         if verdict.suspected:
             verdict = unless_hopeless(verdict, by_key[key], basis)
-        if problem is not None:
-            verdict = Verdict(VerdictKind.INVALID, f"its extra sessions failed: {problem}")
+        if further.reason is not None:
+            verdict = Verdict(VerdictKind.INVALID, f"its extra sessions failed: {further.reason}")
         if settings.baseline != "off" or verdict.kind is VerdictKind.INVALID:
             verdicts[key] = verdict
-    return Settled(structs.replace(result, verdicts=verdicts), extra, by_key)
+    return structs.replace(result, verdicts=verdicts), further.results
 
 
-def left_open(test: WaitingTest, environment: Environment) -> Open | None:
+def left_open(settled: Settled, environment: Environment) -> Open | None:
     """Returns what a record of other cards leaves open: suspicions, and times of changed code.
 
     Cards of a model differ by more than most changes do. By the host's clock only suspicions are settled: its
     times differ so much that most are open.
     """
-    result, verdicts = test.settled.result, test.settled.result.verdicts
+    result, verdicts = settled.result, settled.result.verdicts
     by_others = [key for key, verdict in verdicts.items() if verdict.other_card]
     if not by_others or environment.beside is None or environment.settings.baseline != "compare":
         return None
-    record = record_of(result.case, environment)
+    record = environment.record_of(result.case)
     others = {key: newest(record.past(key)) for key in by_others}
     as_recorded = {key for key, of in others.items() if conditions_of(result, key) == conditions_of(of, key)}
     other_work = {key for key in as_recorded if same_work(result, others[key], key) is SameWork.NO}
@@ -413,7 +397,7 @@ def left_open(test: WaitingTest, environment: Environment) -> Open | None:
         result,
         tuple(left),
         others[left[0]].provenance,
-        test.threshold,
+        settled.threshold,
         () if asked_in_vain.intersection(left) else tuple(left),
         frozenset(as_recorded),
     )
@@ -447,47 +431,44 @@ def settled_beside(settled: Settled, of: Open, ended: Ending | str) -> Settled:
                 verdicts[key] = verdict
             else:
                 verdicts[key] = verdicts[key].adding(f"{verdict.kind.value}: {verdict.reason}")
-    result = structs.replace(result, verdicts=verdicts)
-    return dataclasses.replace(settled, result=result, sessions=(*settled.sessions, *ended.sessions))
+    return settled.judged_as(verdicts, *ended.sessions)
 
 
-def confirmed(tests: Sequence[WaitingTest], environment: Environment) -> Iterator[Settled]:
-    """Decides each suspicion by fresh sessions of the same tests, and by these alone.
+def confirmed(
+    tests: Sequence[Settled], environment: Environment, *, early: bool = False
+) -> list[tuple[Settled, dict[str, list[Measurement]]]]:
+    """Decides each suspicion by fresh sessions of the same tests, and by these alone, which are returned.
 
     If there are too few of these, the suspicion is INVALID, with the reason. A confirmed slowdown may be
     intended: a run that writes a file then measures as many more sessions as a new epoch needs to gate at
     once.
     """
     settings = environment.settings
-    suspects = [test.settled.result for test in tests if test.settled.suspected]
+    suspects = [] if early else [test.result for test in tests if test.suspected]
     again = _in_fresh_processes(suspects, environment, FRESH_SESSIONS, role=SessionRole.CONFIRMING)
     found = []
-    for settled, threshold, _ in tests:
-        verdicts, (fresh, problem) = (
-            dict(settled.result.verdicts),
-            again.get(settled.result.nodeid, ((), None)),
-        )
-        by_key = _by_key(fresh)
-        decided = {key: by_key.get(key, []) for key in settled.suspected}
-        for key in decided:
-            if problem or len(decided[key]) < len(fresh):
+    for test in tests:
+        fresh, problem = again.get(test.result.nodeid, ExtraSessions(reason=_ENDED_EARLY))
+        verdicts, by_key = dict(test.result.verdicts), _by_key(fresh)
+        decided = {key: by_key.get(key, []) for key in test.suspected}
+        for key, times in decided.items():
+            if problem or len(times) < len(fresh):
                 verdicts[key] = undecidable(verdicts[key], problem or f"{key} was not measured in each")
             else:
-                basis = _basis_of(settled.result, key, environment, threshold)
-                verdict = confirm(verdicts[key], decided[key], basis)
-                verdicts[key] = _by_code(verdict, [settled.result, *fresh], key, basis)
-        result = structs.replace(settled.result, verdicts=verdicts)
-        deciding = {**settled.deciding, **decided}
-        found.append(Settled(result, (*settled.sessions, *fresh), deciding))
+                basis = _basis_of(test.result, key, environment, test.threshold)
+                verdict = confirm(verdicts[key], times, basis)
+                verdicts[key] = _by_code(verdict, [test.result, *fresh], key, basis)
+        found.append((test.judged_as(verdicts, *fresh), decided))
     stored = settings.run_file is not None and settings.baseline == "compare"
     slower = [
-        of.result for of in found if stored and of.result.nodeid in again and confirmed_slower(of.result)
+        of.result for of, _ in found if stored and of.result.nodeid in again and confirmed_slower(of.result)
     ]
     further = SESSIONS_TO_GATE - FRESH_SESSIONS
     more = _in_fresh_processes(slower, environment, further, before=FRESH_SESSIONS)
-    for of in found:
-        others, _ = more.get(of.result.nodeid, ((), None))
-        yield dataclasses.replace(of, sessions=(*of.sessions, *others))
+    return [
+        (of.judged_as(of.result.verdicts, *more.get(of.result.nodeid, ExtraSessions()).results), decided)
+        for of, decided in found
+    ]
 
 
 def _by_code(verdict: Verdict, sessions: Iterable[Result], key: str, basis: Basis) -> Verdict:
@@ -506,7 +487,7 @@ def _basis_of(result: Result, key: str, environment: Environment, threshold: flo
     """
     on_gpu, store = result.case.on_gpu, environment.store
     model = environment.gpu.model_key(on_gpu=on_gpu)
-    recorded = record_of(result.case, environment)
+    recorded = environment.record_of(result.case)
     opened = recorded.newer_epoch(key)
     return Basis(
         store.sessions_for(result.case, model, key),
@@ -533,25 +514,17 @@ def _in_fresh_processes(
     *,
     role: SessionRole = SessionRole.FURTHER,
     before: int = 0,
-) -> dict[str, tuple[tuple[Result, ...], str | None]]:
-    """Runs so many fresh sessions of tests; returns for each its results, and why some failed, or None.
+) -> dict[str, ExtraSessions]:
+    """Runs so many fresh sessions of tests; returns what came of each test's.
 
     This process judges, so it starts them. It must not hold the device, which they lock. They check in full
     and judge nothing. Messages number them after those that came `before`.
     """
     if not results:
         return {}
-    libraries = imports_of(result.case.backend for result in results)
+    children, numbers = _children_of(results, environment), range(before + 1, before + count + 1)
     with phase("confirming sessions"), environment.gpu.clock_stopped():
-        extra = measure_extra_sessions(
-            _children_of(results, environment),
-            [result.nodeid for result in results],
-            range(before + 1, before + count + 1),
-            environ=environment.gpu.for_children,
-            role=role,
-            ahead=libraries if environment.gpu.measures else None,
-        )
-    return {nodeid: (of.results, of.reason) for nodeid, of in extra.items()}
+        return measure_extra_sessions(environment, children, results, numbers, role=role)
 
 
 def _children_of(results: Sequence[Result], environment: Environment) -> ChildSessions:

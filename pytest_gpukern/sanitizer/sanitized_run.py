@@ -17,7 +17,7 @@ from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.sanitizer import sessions
 from pytest_gpukern.sanitizer.finding import Home, Place
 from pytest_gpukern.sanitizer.judge import Judgement, judge_folder
-from pytest_gpukern.sanitizer.self_check import why_not_believed
+from pytest_gpukern.sanitizer.self_check import missed_fault
 from pytest_gpukern.sanitizer.tool import ToolMissingError, environment_under, find_tool
 from pytest_gpukern.session import stash
 from pytest_gpukern.session.item import FIXTURES, MARKER, case_of, place_of
@@ -49,9 +49,13 @@ class Sanitizer:
 
     def run(self, items: Sequence[pytest.Item]) -> Ahead:
         """Has the tools look at the tests that launch something on the GPU."""
-        checked = {item.nodeid: item for item in items if self._is_for_a_tool(item)}
-        nothing = {tool: self._look(tool, checked) for tool in self._tools}
-        vain = [f"{self._option}: {tool} checked nothing: {why}" for tool, why in nothing.items() if why]
+        checked, vain = {item.nodeid: item for item in items if self._is_for_a_tool(item)}, []
+        for tool in self._tools:
+            start_s = time.monotonic()
+            self._tests[tool] = self._look(tool, checked)
+            self._took_s[tool] = time.monotonic() - start_s
+            if why := sessions.why_nothing_was_checked([*self._tests[tool].values()]):
+                vain.append(f"{self._option}: {tool} checked nothing: {why}")
         return Ahead({nodeid: self._ending(item) for nodeid, item in checked.items()}, problems=vain)
 
     @pytest.hookimpl(trylast=True)
@@ -76,27 +80,18 @@ class Sanitizer:
         detected_by = case.variant.detected_by
         return detected_by in self._tools if detected_by is not None else not case.variant.is_broken
 
-    def _look(self, tool: str, items: Mapping[str, pytest.Item]) -> str | None:
-        """Runs the tests under one tool, all in one process; those that it must reject run alone.
-
-        Says why it checked nothing, if so.
-        """
+    def _look(self, tool: str, items: Mapping[str, pytest.Item]) -> dict[str, sessions.TestRun]:
+        """Runs the tests under one tool, all in one process; those that it must reject run alone."""
         judges = {nodeid: _detected_by(item) for nodeid, item in items.items()}
         together = [nodeid for nodeid, judge in judges.items() if judge is None]
         alone = [nodeid for nodeid, judge in judges.items() if judge == tool]
-        start_s, environment = time.monotonic(), stash.environment_of(self._config)
         run = functools.partial(self._session, tool)
-        with environment.gpu.exclusive():
-            doubt = why_not_believed(self._program, tool, environment.gpu.fingerprint) if items else None
+        with stash.environment_of(self._config).gpu.exclusive():
+            doubt = missed_fault(self._program, tool) if items else None
         if doubt is not None:
-            unchecked = sessions.TestRun(Judgement(reason=doubt))
-            self._tests[tool] = dict.fromkeys([*together, *alone], unchecked)
-        else:
-            self._tests[tool] = sessions.attributed(together, run)
-            for nodeid in alone:
-                self._tests[tool] |= sessions.attributed([nodeid], run)
-        self._took_s[tool] = time.monotonic() - start_s
-        return sessions.why_nothing_was_checked(list(self._tests[tool].values()))
+            return dict.fromkeys([*together, *alone], sessions.TestRun(Judgement(reason=doubt)))
+        groups = [together, *([nodeid] for nodeid in alone)]
+        return {test: found for group in groups for test, found in sessions.attributed(group, run).items()}
 
     def _session(self, tool: str, nodeids: Sequence[str]) -> tuple[Judgement, ChildRun]:
         """Runs tests in a fresh process under a tool; returns its judgement, and what became of each test."""

@@ -1,52 +1,24 @@
 """Checks that each tool finds a planted fault here, before we believe what it says of tests.
 
 A tool that does not know the device, may not instrument kernels or was told to filter them can end with a
-summary of no errors. The check takes seconds. So a tool that has passed it is believed on that card until the
-tool, the driver or this package changes.
+summary of no errors. The check takes seconds.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
-
-from pytest_gpukern.measure.ceilings import default_cache_dir
-from pytest_gpukern.package import FOLDER, __version__
+from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes.process import end_group, started_with_us
 from pytest_gpukern.sanitizer.judge import judge_folder
 from pytest_gpukern.sanitizer.tool import Tool, environment_under
-from pytest_gpukern.values.atomic_file import TemporaryFolder, write_named
-from pytest_gpukern.values.fingerprint import Fingerprint
-from pytest_gpukern.values.untrusted_json import FileError, content_of
+from pytest_gpukern.values.atomic_file import TemporaryFolder
 
 _TIMEOUT_S = 180.0
-
-
-def why_not_believed(program: Tool, tool: str, machine: Fingerprint) -> str | None:
-    """Says why a tool that finds nothing cannot be believed; None where it found the planted fault.
-
-    Only a fault that was found is noted for later runs. Whoever cannot read or write the note checks again.
-    """
-    known = (tool, program.version, machine.driver_version, machine.device_uuid, __version__)
-    content = msgspec.json.encode(known)
-    folder = default_cache_dir()
-    note = folder and folder / f"sanitizer-{hashlib.sha256(content).hexdigest()[:12]}.json"
-    if note is None or None in known:
-        return missed_fault(program, tool)
-    with contextlib.suppress(FileError):
-        if content_of(note) == content:
-            return None
-    doubt = missed_fault(program, tool)
-    if doubt is None:
-        with contextlib.suppress(FileError):
-            write_named(note, content, "XDG_CACHE_HOME")
-    return doubt
 
 
 def missed_fault(program: Tool, tool: str) -> str | None:

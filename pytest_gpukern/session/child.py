@@ -33,6 +33,7 @@ from pytest_gpukern.processes import messages
 from pytest_gpukern.processes.process import STACKS_SIGNAL
 from pytest_gpukern.session.item import checks_in, note_lost_context, tear_down, why_not_passed
 from pytest_gpukern.session.stash import CHILD, LOST, environment_of
+from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 
 _LOOK_S = 1.0
 _ENDED_AFTER_PARENT = 70
@@ -79,7 +80,8 @@ def wait_for_turn(connection: Connection, start: dict[str, Any]) -> messages.Beg
 
     This process ends itself if its parent has no turn for it, or if a library has made a CUDA context.
     """
-    turns = HostTurns(Path(start["run_folder"]) if start["run_folder"] is not None else None)
+    run_folder = os.environ.get(RUN_FOLDER_VARIABLE)
+    turns = HostTurns(Path(run_folder) if run_folder else None)
     if start["busy"] is not None:
         os.close(start["busy"])
     culprit = None

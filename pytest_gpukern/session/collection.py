@@ -27,7 +27,6 @@ from pytest_gpukern.session.stash import (
     workers_of,
 )
 from pytest_gpukern.values.atomic_file import replace
-from pytest_gpukern.values.backend_table import installed
 from pytest_gpukern.values.options import plugin_requested, try_the_simulator
 from pytest_gpukern.values.timer_table import times_host
 from pytest_gpukern.values.untrusted_json import FileError, printable_lines
@@ -59,14 +58,13 @@ def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) 
             it names something that does not exist.
     """
     from pytest_gpukern.check.diagnosis import Fault
-    from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
     from pytest_gpukern.problems.call_by_name import ProblemError
     from pytest_gpukern.problems.cases import cases_of
     from pytest_gpukern.problems.discovery import load_variants
 
     try:
         environment = environment_of(metafunc.config)
-        load_variants(problem, environment.unusable, installed, missing_gpu_in_error)
+        load_variants(problem, environment.unusable)
         _refuse_unknown_names(problem, wrong)
     except ProblemError as error:
         raise pytest.Collector.CollectError(error.located) from error
@@ -253,8 +251,8 @@ def _tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) 
     environment = environment_of(config)
     cases = {item.nodeid: case for item in items if (case := case_of(item))}
     recorded = OnRecord(data={test: f"{case.problem.name} {case.point}" for test, case in cases.items()})
-    for item, info, model in _measured_here(config, items) if settings_of(config).baseline != "off" else ():
-        past = environment.store.baseline(info, model).of(info.id).past() if info.on_gpu else ()
+    for item, info, _ in _measured_here(config, items) if settings_of(config).baseline != "off" else ():
+        past = environment.record_of(info).past() if info.on_gpu else ()
         uuids = {time.session.fingerprint.device_uuid for time in past}
         recorded.cards[item.nodeid] = tuple(sorted(filter(None, uuids)))
     # The controller may look at any time.

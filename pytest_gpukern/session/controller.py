@@ -100,14 +100,11 @@ class Controller:
         self._since_record: list[str] = []
         self._machine = ""
         self._stale: list[ToPrune] = []
-        self._finished = 0
         self._selected: dict[str, None] = {}
         self._reported: set[str] = set()
         self._green = False
-        self._unmeasured: dict[str, str] = {}
-        """Test that neither failed nor has a result → why."""
-        self._xfailed: dict[str, str] = {}
-        self._xpassed: dict[str, str] = {}
+        self._unable: dict[str, tuple[str, str]] = {}
+        """Test that cannot have failed → whether it is `unmeasured`, `xfailed` or `xpassed`, and why."""
         self._skipped_files: dict[str, str] = {}
         self._begun_s = time.monotonic()
         self._spent_s: dict[str, float] = {}
@@ -206,7 +203,7 @@ class Controller:
         vars(report).pop("gpukern", None)
         if report.when == "teardown" and (self._results or self._measures):
             self._progress = self._progress or self._telling("tests")
-            self._progress(self._finished, len(self._selected))
+            self._progress(len(self._reported), len(self._selected))
         return reported
 
     def _take(self, report: pytest.TestReport) -> None:
@@ -220,22 +217,16 @@ class Controller:
         expected, ended = hasattr(report, "wasxfail"), report.failed or report.when == "call"
         result = carried.get("result") or {}
         ran = result.get("first_call_ns") is not None or bool(result.get("code") or carried.get("rejected"))
-        if report.skipped and not expected:
-            self._unmeasured[report.nodeid] = _why_skipped(report)
-        elif ended and report.passed and not expected and not ran:
-            self._unmeasured[report.nodeid] = "its test measured nothing"
+        if report.skipped or (ended and expected):
+            kind = ("xfailed" if report.skipped else "xpassed") if expected else "unmeasured"
+            self._unable[report.nodeid] = kind, _why_skipped(report)
+        elif ended and report.passed and not ran:
+            self._unable[report.nodeid] = "unmeasured", "its test measured nothing"
         elif ended:
-            self._unmeasured.pop(report.nodeid, None)
-        if report.skipped and expected:
-            self._xfailed[report.nodeid] = _why_skipped(report)
-        elif ended and expected:
-            self._xpassed[report.nodeid] = _why_skipped(report)
-        elif ended:
-            self._xfailed.pop(report.nodeid, None)
+            self._unable.pop(report.nodeid, None)
         if self._ran is not None:
             self._ran.take(report, carried)
         if report.when == "teardown":
-            self._finished += 1
             if "id" in carried:
                 self._take_result(report.nodeid, carried)
             self._take_teardown(report, carried)
@@ -296,8 +287,9 @@ class Controller:
             settings = settings_of(self._config)
             history: dict[str, Record] = {}
             with contextlib.suppress(FileError):  # reported elsewhere
-                if failures and settings.benchmark and (recorded := self._recorded(self._results[test])):
-                    history[test] = recorded.for_report()
+                if failures and settings.benchmark:
+                    recorded = environment_of(self._config).record_of(result.case)
+                    history |= {test: recorded.for_report()} if recorded.epochs else {}
             of_test = RunResults(
                 [self._results[test]],
                 {test: self._sessions[test]},
@@ -307,11 +299,6 @@ class Controller:
                 settings=settings,
             )
             report.user_properties += properties(of_test)
-
-    def _recorded(self, result: Result) -> Record | None:
-        """Returns the record of a test; raises FileError."""
-        baseline = environment_of(self._config).store.baseline(result.case, self._model_key(result))
-        return baseline.cases.get(result.case.id)
 
     def _note_failure(self, report: pytest.TestReport, carried: JsonDict) -> None:
         """Notes of a failed report why the gate failed the test, or the first line of another failure.
@@ -391,7 +378,8 @@ class Controller:
         stands_for_gpu = self._left_out and environment_of(self._config).gpu.has_gpu  # as where they passed
         if settings.benchmark and "no-gpu" in settings.fail_on and not (judged_on_gpu or stands_for_gpu):
             # A file that skipped itself, as where a library is missing, may hold kernels.
-            unmeasured = self._skipped_files or any(self._unmeasured.keys() & of.tests for of in self._known)
+            left = self._why_unable("unmeasured")
+            unmeasured = self._skipped_files or any(left.keys() & of.tests for of in self._known)
             if settings.asks_for_gpu or on_gpu or unmeasured or not self.results:
                 why = environment_of(self._config).gpu.missing_gpu
                 failed = "--gpukern-fail-on=no-gpu: nothing was measured on a GPU in this run"
@@ -443,11 +431,14 @@ class Controller:
             f"{shortfall}; {restarts if workers is not None else 'the run ended early, as by pytest.exit'}"
         ]
 
+    def _why_unable(self, *kinds: str) -> dict[str, str]:
+        return {test: why for test, (kind, why) in self._unable.items() if kind in kinds}
+
     def _missing(self) -> list[str]:
         return [
             f"--gpukern-fail-on=missing: {len(ids)} recorded {'case' if len(ids) == 1 else 'cases'} did not "
             f"run: {reason} ({', '.join(sorted(ids))})"
-            for reason, ids in sorted(self._recorded_but(self._unmeasured, gone=True).items())
+            for reason, ids in sorted(self._recorded_but(self._why_unable("unmeasured"), gone=True).items())
         ]
 
     def _recorded_but(self, left: Mapping[str, str], *, gone: bool) -> dict[str, set[str]]:
@@ -470,14 +461,14 @@ class Controller:
         It fails the run with `weaker`. Cases that are gone are told by `missing` or beside the records, too.
         """
         settings, ahead = settings_of(self._config), self._ahead
-        texts, now = [*ahead.weaker], self._unmeasured | self._xfailed | self._xpassed
+        texts = [*ahead.weaker]
         why: dict[str, set[str]] = {}
-        for test in ahead.passed_before & now.keys():
-            why.setdefault(now[test], set()).add(test)
+        for test in ahead.passed_before & self._unable.keys():
+            why.setdefault(self._unable[test][1], set()).add(test)
         fails = "weaker" in settings.fail_on
         gone = fails and "missing" not in settings.fail_on
-        if settings.benchmark and settings.baseline not in ("off", "update") and (gone or self._xfailed):
-            left = self._xfailed | (self._unmeasured if gone else {})
+        left = self._why_unable("xfailed", *(["unmeasured"] if gone else []))
+        if settings.benchmark and settings.baseline not in ("off", "update") and (gone or left):
             for reason, cases in self._recorded_but(left, gone=gone).items():
                 why.setdefault(reason, set()).update(cases)
         for reason, names in sorted(why.items()):
@@ -555,12 +546,12 @@ class Controller:
         for result in self.results:
             judged = next((key for key, verdict in result.verdicts.items() if verdict.ratio), None)
             try:
-                recorded = self._recorded(result)
+                recorded = environment_of(self._config).record_of(result.case)
             except FileError as error:
                 self._problems.append(str(error))
                 return
-            past = recorded.past(judged) if recorded is not None and judged is not None else ()
-            if recorded is not None:
+            past = recorded.past(judged) if judged is not None else ()
+            if recorded.epochs:
                 self._history[result.nodeid] = recorded.for_report()
             if past:
                 compared.append(Compared(result, past))
@@ -592,9 +583,6 @@ class Controller:
     def _writes_baselines(self) -> bool:
         settings = settings_of(self._config)
         return settings.benchmark and settings.baseline not in ("compare", "off")
-
-    def _model_key(self, result: Result) -> str:
-        return environment_of(self._config).gpu.model_key(on_gpu=result.case.on_gpu)
 
     @property
     def _model_keys(self) -> set[str]:

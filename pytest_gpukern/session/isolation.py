@@ -8,7 +8,6 @@ we replace the process for the next test. Tests without our fixtures run here. T
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import os
 import secrets
@@ -32,20 +31,18 @@ from pytest_gpukern.session.collection import info_of
 from pytest_gpukern.session.item import (
     carried,
     context_of,
-    failure,
     may_use_gpu,
     tear_down,
     timeout_of,
 )
 from pytest_gpukern.session.stash import Assignment, children_of, device_uuid, environment_of, tell
-from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness, JsonDict, Result
 from pytest_gpukern.values.stored import plain
 from pytest_gpukern.values.untrusted_json import built, printable_lines
 
 if TYPE_CHECKING:
-    from pytest_gpukern.run.spine import Settled, WaitingTest
+    from pytest_gpukern.run.spine import Settled
 
 _MOST_STARTS_IN_VAIN = 2
 _MOST_TRIES = 3
@@ -65,9 +62,8 @@ class Isolation:
         self._mine: list[pytest.Item] = []
         self._next: dict[pytest.Item, pytest.Item | None] = {}
         """Test → the next one that runs where it does."""
-        self._torn_down = False
         self._found: frozenset[str] | None = None
-        """The tests that the process has; None until it has collected, and once it has torn down."""
+        """The tests that the process has; None until it has collected."""
         self._starts = 0
         self._starts_in_vain = 0
         self._cannot_start: str | None = None
@@ -76,7 +72,7 @@ class Isolation:
         self._held: list[_Attempt] = []
         # Objects in the order of their hashes may be parameters; each process must have the same.
         self._hash_seed = os.environ.get("PYTHONHASHSEED", str(secrets.randbits(32)))
-        config.add_cleanup(self._end)
+        config.add_cleanup(self._kill)
         if given is not None:  # both import at the same time, and this one opens NVML meanwhile
             self._launch()
         environment_of(config).gpu.why_no_context = "it runs in the measuring process"
@@ -104,9 +100,8 @@ class Isolation:
             self._tear_down()
             raise
         finally:
-            if not self._is_worker:
-                self._end()
-            self._settle(ends_early=ends_early)
+            self._kill()
+            self._settle(early=ends_early)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:
@@ -131,28 +126,23 @@ class Isolation:
         inner = plugins.subset_hook_caller("pytest_runtest_protocol", remove_plugins=[self, *around])
         return inner(item=item, nextitem=following)
 
-    def _settle(self, *, ends_early: bool) -> None:
+    def _settle(self, *, early: bool) -> None:
         """Settles together the tests that wait, now that no process of ours holds the device."""
-        try:
-            settled = self._settled(early=ends_early)
-        except BaseException:  # Ctrl-C above all: no report is lost
-            for attempt, of in self._settled(early=True):
-                attempt.report_settled(of)
-            raise
-        for attempt, of in settled:
-            attempt.report_settled(of)
-
-    def _settled(self, *, early: bool) -> list[tuple[_Attempt, Settled]]:
         if not self._held:
-            return []
+            return
         from pytest_gpukern.run.spine import settle_together
 
-        if not early:
-            count = counted(len(self._held), "test")
-            tell(self._config, f"{count} left: further sessions decide their times")
-        tests = [attempt.waiting() for attempt in self._held]
-        found = settle_together(tests, environment_of(self._config), early=early)
-        return [*zip(self._held, found, strict=True)]
+        tests, environment = [attempt.waiting() for attempt in self._held], environment_of(self._config)
+        try:
+            if not early:
+                tell(self._config, f"{counted(len(tests), 'test')} left: further sessions decide their times")
+            settled = settle_together(tests, environment, early=early)
+        except BaseException:  # Ctrl-C above all: no report is lost
+            settled = settle_together(tests, environment, early=True)
+            raise
+        finally:
+            for attempt, of in zip(self._held, settled, strict=True):
+                attempt.report_settled(of)
 
     def _after(self, item: pytest.Item, nextitem: pytest.Item | None) -> Any:
         """Returns the next test that runs where this one does.
@@ -203,7 +193,6 @@ class Isolation:
             attempt.end(ended)
             if ended.lost is not None:
                 self._tear_down()
-                self._end()
         if attempt.ends_run is not None:
             raise attempt.ends_run
         if isinstance(ended, Gone):
@@ -292,25 +281,21 @@ class Isolation:
             tell(self._config, f"{message.nodeid}: {message.text}")
 
     def _tear_down(self) -> None:
-        """Has the process tear its fixtures down; the last test reports what fails then."""
+        """Has the process tear its fixtures down and end; the last test reports what fails before its end."""
         last = self._last
         if self._process is None or self._found is None:
             return
         ended = self._process.end(self._hear_outside if last is None else last.hear)
-        self._found, self._torn_down = None, isinstance(ended, messages.TornDown)
-        if isinstance(ended, Gone) and last is not None:
-            last.fail(f"while wider fixtures were torn down, its measuring process {ended.why}", ended.shown)
-
-    def _end(self) -> None:
-        """Ends the process; one that has torn down may end by itself, and may still fail: no test's fault."""
-        if self._process is not None and self._torn_down:
+        if not isinstance(ended, Gone):
             self._process.status(TO_TEAR_DOWN_S)
+        elif last is not None:
+            last.fail(f"while wider fixtures were torn down, its measuring process {ended.why}", ended.shown)
         self._kill()
 
     def _kill(self) -> None:
         if self._process is not None:
             self._process.kill()
-        self._process, self._found, self._torn_down = None, None, False
+        self._process = self._found = None
 
 
 class _Attempt:
@@ -320,7 +305,7 @@ class _Attempt:
         self.item, self._waiting = item, waiting
         self.moved: str | None = None
         """Says which GPU failed before, in words, for the next report."""
-        self._reported: list[str] = []
+        self._phases = 0
         self._failed_early = False
         self.begun = False
         self.held: list[pytest.TestReport] = []
@@ -355,11 +340,8 @@ class _Attempt:
 
     def fail(self, why: str, shown: str = "") -> None:
         """Reports that the test failed in its current phase, and ends it."""
-        if not self._reported:
-            when = "setup"
-        elif self._reported == ["setup"] and not self._failed_early:
-            when = "call"
-        else:
+        when = "call" if self._phases else "setup"
+        if self._failed_early or self._phases > 1:
             when = "teardown"
         failed = self._made(when, "failed", printable_lines(why), printable_lines(shown.expandtabs()))
         if when == "teardown":
@@ -372,7 +354,7 @@ class _Attempt:
     def _report(self, report: pytest.TestReport) -> None:
         # After a subtest the test goes on, and before it begins wider fixtures of others are torn down.
         if self.begun and not isinstance(report, pytest.SubtestReport):
-            self._reported.append(str(report.when))
+            self._phases += 1
             self._failed_early = self._failed_early or not report.passed
         report.nodeid = self.item.nodeid
         if self.moved is not None:
@@ -391,17 +373,16 @@ class _Attempt:
         else:
             self.item.ihook.pytest_runtest_logreport(report=report)
 
-    def waiting(self) -> WaitingTest:
+    def waiting(self) -> Settled:
         """Returns what `settle_together` needs of a test that waits."""
-        from pytest_gpukern.run.spine import Settled, WaitingTest
+        from pytest_gpukern.run.spine import Settled
 
         carried = self.held[0].gpukern
         result, *sessions = (
             structs.replace(built(data, Result), nodeid=self.item.nodeid)
             for data in (carried["result"], *carried["sessions"])
         )
-        deciding = grouped((time.key, time) for of in (result, *sessions) for time in of.measurements)
-        return WaitingTest(Settled(result, tuple(sessions), deciding), **carried["waits"])
+        return Settled(result, tuple(sessions), **carried["waits"])
 
     def report_settled(self, settled: Settled) -> None:
         """Reports a test that waited with what it came to."""
@@ -416,8 +397,8 @@ class _Attempt:
             carried.update({name: found[name] for name in found.keys() & carried.keys() - own})
         report = self.held[0]
         if settled.failures and report.passed:
-            failed = failure("\n".join(map(str, settled.failures)))
-            call = pytest.CallInfo.from_call(functools.partial(_raise, failed), "call")
+            why = printable_lines("\n".join(map(str, settled.failures)))
+            call = pytest.CallInfo.from_call(lambda: pytest.fail(why, pytrace=False), "call")
             assert call.excinfo is not None
             report.outcome, report.longrepr = "failed", call.excinfo.getrepr(style="value")
         for each in self.held:
@@ -427,10 +408,6 @@ class _Attempt:
         item, sections = self.item, [("measuring process", shown)] if shown else []
         keywords: Any = dict.fromkeys(item.keywords, 1)
         return pytest.TestReport(item.nodeid, item.location, keywords, outcome, why, when, sections=sections)
-
-
-def _raise(error: BaseException) -> None:
-    raise error
 
 
 def _report_data(item: pytest.Item, why: str) -> JsonDict:

@@ -298,8 +298,8 @@ def _failed_on_purpose(test: MeasuredTest | None) -> bool:
 
 
 def note_context(item: pytest.Item) -> None:
-    if stash.ENVIRONMENT in item.config.stash and may_use_gpu(item):
-        attempt_at(item).context = stash.environment_of(item.config).gpu.current_context()
+    if (contexts := _contexts_of(item)) is not None:
+        attempt_at(item).context = contexts.current_context()
 
 
 def note_lost_context(item: pytest.Item) -> str | None:
@@ -310,22 +310,27 @@ def note_lost_context(item: pytest.Item) -> str | None:
     config = item.config
     if stash.LOST in config.stash or stash.ENVIRONMENT not in config.stash:
         return None
-    gpu = stash.environment_of(config).gpu
-    fault = error = _context_fault(item)
-    if error is None:
+    contexts, fault = stash.environment_of(config).gpu.contexts, _context_fault(item)
+    error = fault
+    if error is None and contexts is not None:
         # A context from before the body is a fixture's; the next test of the module needs it.
-        of_the_module = attempt_at(item).context == gpu.current_context()
-        error = gpu.context_change(another_may_stay=of_the_module or stash.CHILD not in config.stash)
+        of_the_module = attempt_at(item).context == contexts.current_context()
+        error = contexts.context_change(another_may_stay=of_the_module or stash.CHILD not in config.stash)
     if error is not None:
         config.stash[stash.LOST] = stash.LostContext(item.nodeid, error, is_fault=fault is not None)
     return fault
 
 
+def _contexts_of(item: pytest.Item) -> Any:
+    """Returns what knows the CUDA context that a test may use; None for a test that uses none."""
+    uses = stash.ENVIRONMENT in item.config.stash and may_use_gpu(item)
+    return stash.environment_of(item.config).gpu.contexts if uses else None
+
+
 def _context_fault(item: pytest.Item) -> str | None:
     """Says why the CUDA context is lost; returns None if it is not, or if the test cannot have used it."""
-    if stash.ENVIRONMENT not in item.config.stash or not may_use_gpu(item):
-        return None
-    return stash.environment_of(item.config).gpu.context_fault()
+    contexts = _contexts_of(item)
+    return None if contexts is None else contexts.context_fault()
 
 
 def conclude(item: pytest.Item, *, subtest_failed: bool) -> None:

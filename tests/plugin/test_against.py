@@ -73,9 +73,8 @@ def {name}(x, y):
 
 
 def environment(**more):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "PYTEST_"))}
-    for name in ("CI", "NUMBA_ENABLE_CUDASIM"):
-        kept.pop(name, None)
+    left_out = ("GIT_", "PYTEST_", "CI", "NUMBA_ENABLE_CUDASIM")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     paths = [str(HERE), *kept.get("PYTHONPATH", "").split(os.pathsep), str(HERE.parents[1])]
     return {
         **kept,
@@ -117,13 +116,6 @@ def processes_with(text):
         with suppress(OSError):
             found += [line for line in [file.read_text()] if text in line]
     return found
-
-
-def refusal(found):
-    """Returns what a run says that refuses to compare."""
-    assert found.status == pytest.ExitCode.USAGE_ERROR, found.out
-    assert "Traceback" not in found.err
-    return found.err
 
 
 @pytest.fixture
@@ -263,14 +255,11 @@ def test_gpukern_report_prints_the_lines_above_and_below_the_tables_as_the_run_d
     assert cli.main(["report", str(changed.top / "run.json")]) == 0
     shown = capsys.readouterr().out.splitlines()
     told = [line for line in changed.out.splitlines() if not line.startswith("gpukern: wrote ")]
-    above = shown[: shown.index("")]
-    begin = told.index(above[0])
-    assert len(above) > 2
-    assert told[begin : begin + len(above)] == above
-    below = shown[next(i for i, line in enumerate(shown) if " passed, " in line) :]
-    begin = told.index(below[0])
-    assert len(below) > 2
-    assert told[begin : begin + len(below)] == below
+    below = next(i for i, line in enumerate(shown) if " passed, " in line)
+    for part in (shown[: shown.index("")], shown[below:]):
+        begin = told.index(part[0])
+        assert len(part) > 2
+        assert told[begin : begin + len(part)] == part
 
 
 def test_new_and_removed_cases_are_listed_and_other_tests_ran_once_as_always(changed):
@@ -437,11 +426,16 @@ def test_where_all_tests_are_new_they_are_checked_and_the_run_ends_as_they_do(tm
         (["--gpukern-against=origin/main"], r"against=origin/main: 'origin/main' names no commit in"),
         (["--gpukern-against-setup=echo in $GPUKERN_WORKTREE; exit 7"], r"status 7.*\n.*in \S+/project"),
         (["-n", "2"], "drop -n, or add -n 0"),
+        (["--gpukern-fail-on=no-gpu"], "--gpukern-fail-on=no-gpu cannot be met: no GPU: "),
     ],
-    ids=["unknown revision", "failing set-up", "distributed tests"],
+    ids=["unknown revision", "failing set-up", "distributed tests", "no GPU"],
 )
-def test_what_cannot_be_compared_is_refused_with_what_is_wrong(repository, options, said):
-    assert re.search(said, refusal(run(repository, *options)))
+def test_what_cannot_be_compared_is_refused_before_any_session(repository, options, said):
+    found = run(repository, *options, gpu="no-gpu" not in options[0])
+    assert found.status == pytest.ExitCode.USAGE_ERROR, found.out
+    assert re.search(said, found.err)
+    assert "Traceback" not in found.err
+    assert "session" not in found.out.partition("collected")[2]
 
 
 def test_ctrl_c_during_a_session_ends_also_those_that_wait_for_their_turn(repository):
@@ -451,12 +445,6 @@ def test_ctrl_c_during_a_session_ends_also_those_that_wait_for_their_turn(reposi
     found = run(repository)
     assert found.status == pytest.ExitCode.INTERRUPTED
     assert "asking what tests do: the working tree" in found.out + found.err
-
-
-def test_a_run_that_requires_a_gpu_is_refused_before_any_session_where_there_is_none(repository):
-    found = run(repository, "--gpukern-fail-on=no-gpu", gpu=False)
-    assert "--gpukern-fail-on=no-gpu cannot be met: no GPU: " in refusal(found)
-    assert "session" not in found.out.partition("collected")[2]
 
 
 def test_without_a_gpu_host_variants_are_compared_and_fail_nothing(repository):

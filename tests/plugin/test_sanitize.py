@@ -48,7 +48,6 @@ def tool(pytester, monkeypatch):
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     for name in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(pytester.path / "cache"))
     return program
 
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 from made_up_runs import whole_run
@@ -25,7 +25,6 @@ import os
 import signal
 import time
 import pytest
-from pytest_gpukern.baseline.store import Store
 
 def pytest_addoption(parser):
     parser.addoption("--database", default=None)
@@ -34,7 +33,6 @@ def pytest_configure(config):
     assert config.getoption("--database") == "a b"
     config.in_child = __import__("fake_gpu").in_session(config)
     patch = pytest.MonkeyPatch()
-    patch.setattr(Store, "add", noted)
     config.add_cleanup(patch.undo)
     if config.in_child:
         time.sleep(float(os.environ.get("CHILD_SLEEPS", 0)))
@@ -47,13 +45,6 @@ class Late:
     def __del__(self):
         __import__("fake_gpu").FAULTS.append("CUDA_ERROR_ILLEGAL_ADDRESS")
 
-add = Store.add
-
-def noted(self, result, **kwargs):
-    with open("added.log", "a") as log:
-        print(result.case.id, result.session, file=log)
-    add(self, result, **kwargs)
-
 @pytest.fixture(autouse=True)
 def _fault(request):
     name = os.environ.get("FAULT") if request.config.in_child and "first" in request.node.name else None
@@ -64,7 +55,7 @@ def _fault(request):
     yield Late() if name == "late" else None
     {"exit": lambda: os._exit(3), "hang": lambda: time.sleep(60)}.get(name, str)()
 """
-"""Has an option of its own, notes each session and what is recorded, and makes faults where asked to."""
+"""Has an option of its own, notes each session, and makes faults where asked to."""
 
 
 @pytest.fixture
@@ -83,6 +74,13 @@ def project(pytester, on_fake_gpu):
     def run(*options):
         return on_fake_gpu("--gpu-benchmark", "--gpukern-isolate=off", *options)
 
+    def records(folder, *chosen):
+        run(*chosen, "--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(
+            passed=2, deselected=1 if chosen else 0
+        )
+        repeat_sessions(folder, 3)
+
+    run.records = records
     return run
 
 
@@ -93,19 +91,16 @@ def sessions_of(pytester):
 
 def recorded_sessions(pytester, case_id):
     (path,) = (pytester.path / "baselines").iterdir()
-    record = load(path).cases.get(case_id)
-    return 0 if record is None else len(record.epochs[-1].sessions)
+    return [each.session for each in load(path).of(case_id).sessions]
 
 
 def test_a_record_is_measured_by_five_processes_one_after_the_other(project, pytester):
     result = project("-n1", "--gpukern-baseline=create")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["gpukern: 2 passed · of 2 times: 2 new"])
-    assert recorded_sessions(pytester, FIRST) == recorded_sessions(pytester, SECOND) == 5
-    added = [line.split() for line in (pytester.path / "added.log").read_text().splitlines()]
     for case in (FIRST, SECOND):
-        ids = [session for name, session in added if name == case]
-        assert len(set(ids)) == 5
+        ids = recorded_sessions(pytester, case)
+        assert len(set(ids)) == len(ids) == 5
         assert all(re.fullmatch("[0-9a-f]{8}", session) for session in ids)
     children = [distributed for _, child, distributed in sessions_of(pytester) if child == "True"]
     assert children == ["False"] * 4
@@ -120,8 +115,7 @@ def test_a_record_is_measured_by_five_processes_one_after_the_other(project, pyt
 def test_a_suspicion_fails_where_fresh_sessions_confirm_it_and_passes_where_they_do_not(
     project, pytester, monkeypatch
 ):
-    project("--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(passed=2)
-    repeat_sessions(pytester.path, 3)
+    project.records(pytester.path)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     monkeypatch.setenv("PARENT_ONLY", "SECOND_TAKES_NS=1100")
     monkeypatch.setenv("CHILD_SLEEPS", "0.6")
@@ -165,10 +159,7 @@ with open(os.environ["IMPORTED"], "a") as file:
     imported = pytester.path / "imported"
     monkeypatch.setenv("IMPORTED", str(imported))
     chosen = ("doubled", f"--deselect=doubled/test_doubled.py::test_doubling[{SECOND}]")
-    project(*chosen, "--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(
-        passed=2, deselected=1
-    )
-    repeat_sessions(folder, 3)
+    project.records(folder, *chosen)
     imported.unlink()
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     project(*chosen).assert_outcomes(passed=1, failed=1, deselected=1)
@@ -185,8 +176,7 @@ def test_sessions_of_a_host_variant_may_be_given_a_timer_of_gpus(project, pytest
         "np.multiply(", "time.sleep(float(os.environ.get('SLEEP_S', 0)))\n        np.multiply(", 1
     )
     pytester.makepyfile(test_doubling=slept.replace('"numba"', '"host"'))
-    project("--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(passed=2)
-    repeat_sessions(pytester.path, 3)
+    project.records(pytester.path)
     monkeypatch.setenv("SLEEP_S", "0.02")
     result = project("--gpukern-fail-on=host", "--gpukern-timer=event", "-k", "first")
     result.assert_outcomes(failed=1, deselected=1)
@@ -209,13 +199,13 @@ def test_a_suspicion_that_no_session_can_decide_is_invalid_and_not_appended(reco
             f"gpukern: not recorded: *INVALID: suspected +10.0 %*({FIRST})",
         ]
     )
-    assert (recorded_sessions(pytester, FIRST), recorded_sessions(pytester, SECOND)) == (3, 4)
+    assert [len(recorded_sessions(pytester, case)) for case in (FIRST, SECOND)] == [3, 4]
 
 
 def test_a_session_that_records_or_confirms_imports_its_backend_beside_the_one_before(gpu, monkeypatch):
     waiting = []
 
-    def start(self, request, turns):
+    def start(self, request):
         waiting.append(Mock(has_ended=False))
         return waiting[-1]
 
@@ -226,19 +216,6 @@ def test_a_session_that_records_or_confirms_imports_its_backend_beside_the_one_b
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     gpu().assert_outcomes(passed=1, failed=1)
     assert [each.imports.call_args.args[0] for each in waiting] == ["numba.cuda"] * 2
-
-
-@pytest.fixture
-def asked(monkeypatch):
-    """The tests that child sessions are asked to run, which are replayed."""
-    replayed, asked = ChildSessions.run, []
-
-    def noted(self, request, *others):
-        asked.append(request.nodeids)
-        return replayed(self, request, *others)
-
-    monkeypatch.setattr(ChildSessions, "run", noted)
-    return asked
 
 
 OTHER_TESTS = """
@@ -308,8 +285,7 @@ def test_a_child_that_dies_or_loses_its_context_costs_its_test_the_record_and_th
     monkeypatch.setenv("FAULT_IN", "3")
     result = project("--gpukern-baseline=create", "--gpukern-sessions=3")
     result.assert_outcomes(passed=2)
-    assert recorded_sessions(pytester, FIRST) == 0
-    assert recorded_sessions(pytester, SECOND) == 3
+    assert [len(recorded_sessions(pytester, case)) for case in (FIRST, SECOND)] == [0, 3]
     result.stdout.fnmatch_lines([f"gpukern: not recorded: session 3: {why} ({FIRST})"])
 
 
@@ -338,28 +314,26 @@ def test_an_interrupt_while_sessions_are_recorded_writes_nothing_and_leaves_no_p
 def test_a_confirmed_slowdown_is_accepted_from_the_run_file_with_sessions_enough_to_gate_at_once(
     project, pytester, monkeypatch
 ):
-    project("--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(passed=2)
-    repeat_sessions(pytester.path, 3)
+    project.records(pytester.path)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     project().assert_outcomes(passed=1, failed=1)
     path = pytester.path / "run.json"
-    (reported,) = {results_in(path)[FIRST]["session"]}
-    sessions = whole_run(path)["sessions"]
+    reported, sessions = results_in(path)[FIRST]["session"], whole_run(path)["sessions"]
     assert [each["case"]["id"] for each in sessions] == 3 * [FIRST]
     assert [each["role"] for each in sessions] == ["confirming", "confirming", "further"]
     assert cli.main(["baseline", "merge", str(path), "--accept", FIRST, "--reason", "more exact"]) == 0
-    (file,) = (pytester.path / "baselines").iterdir()
-    epoch = load(file).cases[FIRST].epochs[-1]
-    assert [each.session for each in epoch.sessions] == [each["session"] for each in sessions]
-    assert reported not in [each.session for each in epoch.sessions]
+    accepted = recorded_sessions(pytester, FIRST)[3:]
+    assert accepted == [each["session"] for each in sessions]
+    assert reported not in accepted
     project("-k", "first").assert_outcomes(passed=1, deselected=1)
     monkeypatch.setenv("FIRST_TAKES_NS", "1210")
     project("-k", "first").assert_outcomes(failed=1, deselected=1)
 
 
-def test_without_a_file_to_accept_it_from_no_session_more_is_measured(recorded, asked, monkeypatch):
+def test_without_a_file_to_accept_it_from_no_session_more_is_measured(recorded, monkeypatch):
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    recorded().assert_outcomes(passed=1, failed=1)
-    assert len(asked) == 2
-    recorded("--gpukern-report=run.json").assert_outcomes(passed=1, failed=1)
-    assert len(asked) == 5
+    with patch.object(ChildSessions, "run", autospec=True, side_effect=ChildSessions.run) as run:
+        recorded().assert_outcomes(passed=1, failed=1)
+        assert run.call_count == 2
+        recorded("--gpukern-report=run.json").assert_outcomes(passed=1, failed=1)
+        assert run.call_count == 5

@@ -6,10 +6,12 @@ import importlib
 import itertools
 import sys
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 
 from pytest_gpukern import ProblemError
+from pytest_gpukern.problems import discovery
 from pytest_gpukern.problems.cases import cases_of
 from pytest_gpukern.problems.discovery import load_variants
 
@@ -91,12 +93,9 @@ def there(tmp_path, monkeypatch):
 
 
 def load(problem, *, unusable=(), missing=(), no_gpu=None):
-    load_variants(
-        problem,
-        lambda backend: f"{backend} cannot run" if backend in unusable else None,
-        lambda module: module not in missing,
-        lambda error: no_gpu,
-    )
+    played = {"installed": lambda module: module not in missing, "missing_gpu_in_error": lambda error: no_gpu}
+    with mock.patch.multiple(discovery, **played):
+        load_variants(problem, lambda backend: f"{backend} cannot run" if backend in unusable else None)
     return problem
 
 

@@ -246,60 +246,65 @@ def test_what_a_session_that_asked_has_checked_counts_and_its_times_do_not():
     assert found.outcome == "failed"
 
 
+(HOT,) = (structs.replace(time, invalid="throttled") for time in known().result.measurements)
+THROTTLED = Ending("passed", "", structs.replace(known(scalars="5c").result, measurements=(HOT,)))
+OTHER_CODE = known(kernels=(structs.replace(LAUNCH, machine_code_sha256="code:bb"),))
+FAILED = Ending("failed", "x", known().result)
+COPIES = measured(2e6, "end_to_end", "host", work=(EXP_KERNEL,), order=(0,))
+AND_COPIES = structs.replace(known().result, measurements=(*known().result.measurements, COPIES))
+
+
 @pytest.mark.parametrize(
-    "changed",
+    ("base", "head", "same"),
     [
-        {"median_ns": 1011.0},  # such as by another argument
-        {"median_ns": 989.0},
-        {"kernels": (structs.replace(LAUNCH, machine_code_sha256="code:bb"),)},
-        {"work": ()},
-        {"timer": "host"},
+        ([known(1011.0)], [known(1011.0)], {KERNEL}),
+        ([known()], [known(1011.0)], set()),  # such as by another argument
+        ([known()], [known(989.0)], set()),
+        ([known()], [OTHER_CODE], set()),
+        ([known(), known()], [known(), OTHER_CODE], set()),
+        ([known()], [known(work=())], set()),
+        ([known()], [known(timer="host")], set()),
+        # no time is needed where arguments are known to be the same
+        ([known(scalars="5c")], [known(1500.0, scalars="5c")], {KERNEL}),
+        ([known(scalars="5c")], [THROTTLED], set()),
+        # what did not pass with its machine code
+        ([known()], [], set()),
+        ([known()], [None], set()),
+        ([known()], [FAILED], set()),
+        ([FAILED], [FAILED], set()),
+        ([known()], [ending()], set()),
+        ([ending()], [ending()], set()),
+        # where one pair does not agree more pairs do on average; what only asked has no times
+        (
+            [without_times(known()), known(), known()],
+            [without_times(known()), known(1030), known(975)],
+            {KERNEL},
+        ),
+        (
+            [without_times(known()), known(), known()],
+            [without_times(known()), known(1030), known(1010)],
+            set(),
+        ),
+        ([known(), known()], [known(), FAILED], set()),
+        # those of the host are never known to be the same
+        ([Ending("passed", "", AND_COPIES)], [Ending("passed", "", AND_COPIES)], {KERNEL}),
     ],
 )
-def test_what_differs_or_is_not_known_is_measured_again(changed):
-    ends = [known(), known(**changed)]
-    assert same_times(((ends[0],), (ends[0],)), THRESHOLD) == ({KERNEL}, True)
-    for base, head in (ends, reversed(ends)):
-        assert same_times(((base,), (head,)), THRESHOLD) == (set(), False)
-
-
-def test_no_time_is_needed_where_arguments_are_known_to_be_the_same():
-    one, slow = known(scalars="5c"), known(1500.0, scalars="5c")
-    assert same_times(((one,), (slow,)), THRESHOLD) == ({KERNEL}, True)
-    invalid = Ending("passed", "", structs.replace(one.result, measurements=(measured(invalid="throttled"),)))
-    assert same_times(((one,), (invalid,)), THRESHOLD) == (set(), False)
-
-
-@pytest.mark.parametrize("there", [(), (None,), (Ending("failed", "x", known().result),), (ending(),)])
-def test_what_did_not_pass_with_its_machine_code_on_both_sides_is_measured_again(there):
-    for case in ((there, (known(),)), ((known(),), there), (there, there)):
-        assert same_times(case, THRESHOLD) == (set(), False)
+def test_a_time_is_of_the_same_work_where_both_sides_passed_and_did_what_is_known_to_be_the_same(
+    base, head, same
+):
+    for case in ((base, head), (head, base)):
+        assert same_times(case, THRESHOLD) == (same, bool(same) and COPIES not in base[0].result.measurements)
 
 
 @pytest.mark.parametrize(
-    ("now_ns", "same"), [([1030.0, 975.0], {KERNEL}), ([1030.0, 1010.0], set()), ([1030.0, None], set())]
+    ("head", "ended"),
+    [
+        (Ending("skipped", "why", None), ("skipped", "why")),
+        (Ending("xfailed", "why", None), ("xfailed", "why")),
+        (None, ("failed", "no session of the working tree reported this test")),
+    ],
 )
-def test_where_one_pair_does_not_agree_more_pairs_do_on_average(now_ns, same):
-    """What only asked has no times. A session that failed leaves it open."""
-    head = [known(ns) if ns else Ending("failed", "x", known().result) for ns in now_ns]
-    case = ((without_times(known()), known(), known()), (without_times(known()), *head))
-    assert same_times(case, THRESHOLD) == (same, bool(same))
-
-
-def test_of_several_times_those_of_the_host_are_never_known_to_be_the_same():
-    copies = measured(2e6, "end_to_end", "host", work=(EXP_KERNEL,), order=(0,))
-    both = known().result
-    both = Ending("passed", "", structs.replace(both, measurements=(*both.measurements, copies)))
-    assert same_times(((both,), (both,)), THRESHOLD) == ({KERNEL}, False)
-
-
-@pytest.mark.parametrize("outcome", ["skipped", "xfailed"])
-def test_a_skip_and_an_expected_failure_stay_what_they_are(outcome):
-    case = ((None,), (Ending(outcome, "the reason", None),))
-    (found,), _ = concluded(case)
-    assert (found.outcome, found.text, found.result) == (outcome, "the reason", None)
-
-
-def test_a_test_that_no_session_of_the_working_tree_told_of_fails():
-    (found,), _ = concluded(((ending(),), (None,)))
-    assert found.outcome == "failed"
+def test_what_the_working_tree_did_not_pass_is_what_it_was(head, ended):
+    (found,), _ = concluded(((ending(),), (head,)))
+    assert found[:3] == (*ended, None)

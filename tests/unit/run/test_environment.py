@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from repositories import Repository
@@ -16,10 +17,6 @@ from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.run.loaded_files import Project
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.settings import Settings
-
-
-class DeviceRefusedError(Exception):
-    """Plays CUDA's error for a device that cannot be used at all."""
 
 
 @pytest.fixture
@@ -118,25 +115,18 @@ def test_a_backend_that_is_of_no_use_says_why_and_is_opened_once_if_that_may_tel
 
 
 def test_a_device_that_fails_raises_instead_of_skipping(monkeypatch, opened):
-    opened["device"] = DeviceRefusedError("CUDA_ERROR_UNKNOWN")
-    with pytest.raises(DeviceRefusedError):
+    opened["device"] = RuntimeError("CUDA_ERROR_UNKNOWN")
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_UNKNOWN"):
         environment(monkeypatch).unusable("cupy")
 
 
 def test_a_host_variant_is_timed_alone_with_a_gpu_or_without_and_a_kernel_holds_its_gpu_only(monkeypatch):
     log = []
 
-    class Lock:
-        def __init__(self, name):
-            self.name = name
+    def lock(name):
+        return Mock(acquire=lambda on_wait, **_: log.append(name), release=lambda: log.append("released"))
 
-        def acquire(self, on_wait, **_):
-            log.append(self.name)
-
-        def release(self):
-            log.append("released")
-
-    monkeypatch.setattr("pytest_gpukern.run.device_session.DeviceLock", Lock)
+    monkeypatch.setattr("pytest_gpukern.run.device_session.DeviceLock", lock)
     for device in (None, SimpleNamespace(uuid="GPU-1", is_simulated=False)):
         monkeypatch.setattr(DeviceSession, "device", device)
         found = environment(monkeypatch, gpu=device is not None).gpu
@@ -162,23 +152,15 @@ def test_a_host_that_cannot_be_locked_is_a_warning_and_no_failure(monkeypatch, f
 
 def test_canaries_are_measured_once_a_session_and_missing_ones_are_noted(monkeypatch):
     from pytest_gpukern.gpu.ceiling_kernels import Measured
-    from pytest_gpukern.run import device_session as module
 
-    measured = []
-
-    def measure_canaries():
-        measured.append(1)
-        return Measured({"fma": 2e5}, ("the canary copy could not be measured: too little memory",))
-
-    monkeypatch.setattr(module, "measure_canaries", measure_canaries)
+    why = "the canary copy could not be measured: too little memory"
+    measure = Mock(return_value=Measured({"fma": 2e5}, (why,)))
+    monkeypatch.setattr("pytest_gpukern.run.device_session.measure_canaries", measure)
     made = environment(monkeypatch)
     assert made.gpu.canaries == made.gpu.canaries == {"fma": 2e5}
-    assert len(measured) == 1
-    assert made.gpu.take_late_warnings() == (
-        Note("the canary copy could not be measured: too little memory"),
-    )
+    assert made.gpu.take_late_warnings() == (Note(why),)
     assert environment(monkeypatch, gpu=False).gpu.canaries == {}
-    assert len(measured) == 1
+    assert measure.call_count == 1
 
 
 def test_a_child_is_told_which_processes_are_ours_once_this_one_has_looked_at_the_device(monkeypatch):

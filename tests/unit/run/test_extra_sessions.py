@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -11,7 +12,6 @@ from msgspec import structs
 
 from pytest_gpukern.processes.sessions import ChildRun, Ending
 from pytest_gpukern.run.extra_sessions import measure_extra_sessions
-from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.result import SessionRole
 
@@ -26,8 +26,8 @@ class Children:
         self._runs = list(runs)
         self.asked, self.started, self.waiting = [], [], []
 
-    def start(self, request, turns):
-        assert Path(request.environ[RUN_FOLDER_VARIABLE]) == turns.folder
+    def start(self, request):
+        assert Path(request.environ[RUN_FOLDER_VARIABLE]).is_dir()
         self.waiting.append(Mock(has_ended=False))
         return self.waiting[-1]
 
@@ -46,8 +46,10 @@ def ran(results, **changes):
     return ChildRun(**{"endings": passed, "status": 0, **changes})
 
 
-def extra(children, nodeids=(A, B), last=3, **options):
-    found = measure_extra_sessions(children, nodeids, range(2, last + 1), environ={"X": "1"}, **options)
+def extra(children, nodeids=(A, B), last=3, measures=False, **options):
+    environment = SimpleNamespace(gpu=SimpleNamespace(measures=measures, for_children={"X": "1"}))
+    measured = [structs.replace(result("triton.exp"), nodeid=nodeid) for nodeid in nodeids]
+    found = measure_extra_sessions(environment, children, measured, range(2, last + 1), **options)
     return [found[nodeid] for nodeid in nodeids]
 
 
@@ -58,7 +60,7 @@ def test_every_session_runs_all_tests_and_each_gets_its_results_and_says_what_th
     assert children.asked == [(A, B), (A, B)]
     assert told == [(2, 0, 2), (2, 1, 2), (3, 0, 2), (3, 1, 2)]
     good, other = (structs.replace(one, role=SessionRole.CONFIRMING) for one in (GOOD, other))
-    assert found == [((good, other), False, None), ((good, good), False, None)]
+    assert found == [((good, other), None), ((good, good), None)]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,7 @@ def test_a_test_that_fails_to_measure_again_is_refused_and_not_run_again(ending,
     bad = ran({}, endings={**ending, B: Ending("passed", "", GOOD)})
     children, alone = Children(bad, ran({B: GOOD})), Children(bad)
     found = extra(children)
-    assert found == [((), True, f"session 2: {reason}"), ((GOOD, GOOD), False, None)]
+    assert found == [((), f"session 2: {reason}"), ((GOOD, GOOD), None)]
     assert children.asked == [(A, B), (B,)]
     extra(alone, (A,), last=5)
     assert alone.asked == [(A,)]
@@ -86,14 +88,14 @@ def test_a_test_that_kills_its_process_is_refused_and_later_tests_have_a_session
     children = Children(died, ran({A: GOOD, C: GOOD}))
     found = extra(children, (A, B, C))
     why = "session 2: it ended by SIGSEGV"
-    assert found == [((GOOD, GOOD), False, None), ((), True, why), ((GOOD,), False, why)]
+    assert found == [((GOOD, GOOD), None), ((), why), ((GOOD,), why)]
     assert children.asked[1] == (A, C)
 
 
 def test_each_session_but_the_first_imports_its_backends_libraries_beside_the_one_before(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(2))
     children = Children(ran({A: GOOD}), ran({A: GOOD}), ran({}))
-    extra(children, (A,), last=5, ahead=BACKENDS["triton"].imports)
+    extra(children, (A,), last=5, measures=True)
     second, third, left = children.waiting
     assert children.started == [(None, 1), (second, 2), (third, 3)]
     assert left.kill.called, "its turn did not come, since the test was refused"

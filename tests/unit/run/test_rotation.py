@@ -76,14 +76,12 @@ def test_refilled_hot_executions_find_the_poison_each_and_cold_ones_do_so_anyway
 @pytest.mark.parametrize("cold", [True, False])
 def test_without_poison_the_calls_are_the_same(log, cold):
     """A transfer writes no outputs: what it copies back must be an answer."""
-    execute(rotation(log, poisons=False).take(10, cold=cold))
+    taken = rotation(log, poisons=False).take(10, cold=cold)
+    assert not cold or all(iteration.before is None for iteration in taken)
+    execute(taken)
     assert "poison" not in " ".join(log)
     assert log.count("call 0") == (4 if cold else 9)
     assert log.count("call 1") == 3
-
-
-def test_a_cold_execution_that_is_not_poisoned_has_nothing_before_it(log):
-    assert all(iteration.before is None for iteration in rotation(log, poisons=False).take(3, cold=True))
 
 
 @pytest.mark.parametrize("cold", [True, False])

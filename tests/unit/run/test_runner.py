@@ -27,7 +27,7 @@ from pytest_gpukern.run.spine import NotRunError, SubjectContext, with_facts
 from pytest_gpukern.timers.cupti import machine_code as machine_code_module
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import About, Note
-from pytest_gpukern.values.result import Correctness, DeviceWork, HostCopy, KernelFacts
+from pytest_gpukern.values.result import CaseInfo, Correctness, DeviceWork, HostCopy, KernelFacts
 from pytest_gpukern.values.settings import Settings
 from pytest_gpukern.values.verdict_table import VerdictKind
 
@@ -260,14 +260,14 @@ def test_a_statistical_check_poisons_after_timing_however_slow_the_call_is(gpu, 
 
 
 @pytest.mark.parametrize(
-    ("backend", "arguments", "settings", "checked_on"),
+    ("backend", "arguments", "settings"),
     [
-        ("host", {}, measuring(), 3),
-        ("numba", {"host_data": True}, measuring(), 3),
-        ("numba", {}, Settings(requested=True), 3),
+        ("host", {}, measuring()),
+        ("numba", {"host_data": True}, measuring()),
+        ("numba", {}, Settings(requested=True)),
     ],
 )
-def test_a_case_not_timed_on_the_device_has_one_set(gpu, contents, backend, arguments, settings, checked_on):
+def test_a_case_not_timed_on_the_device_has_one_set(gpu, contents, backend, arguments, settings):
     prepared, launched_on = [], set()
 
     def noted(a, out):
@@ -281,7 +281,7 @@ def test_a_case_not_timed_on_the_device_has_one_set(gpu, contents, backend, argu
 
     run(case_of(noted, backend, **arguments), FakeEnvironment(gpu, settings=settings))
     assert len(prepared) == 1
-    assert len(launched_on) == checked_on
+    assert len(launched_on) == 3
 
 
 def test_in_the_simulator_a_case_is_launched_twice_and_not_measured(gpu, timer, events):
@@ -297,38 +297,31 @@ def test_diagnosing_launches_on_two_sets_over_the_answer_of_one_of_them_and_over
     assert events == [*["poison", "launch", "fill"] * 2, "launch", *["poison", "launch"] * 2, "close"]
 
 
-def context_of(environment, marker=None):
-    return SubjectContext(environment, marker or MarkerOptions(), "x", None)
-
-
 @pytest.mark.parametrize(
-    ("timer", "cache", "marker", "rotates"),
+    ("timer", "cache", "marker", "one_set", "sets"),
     [
-        ("graph", "cold", MarkerOptions(), True),
-        ("auto", "cold", MarkerOptions(timer="graph"), True),
-        ("graph", "hot", MarkerOptions(cache="cold"), True),
-        ("graph", "hot", MarkerOptions(), False),
-        ("graph", "cold", MarkerOptions(cache="hot"), False),
-        ("graph", "cold", MarkerOptions(timer="event"), False),
-        ("event", "cold", MarkerOptions(), False),
+        ("graph", "cold", {}, 64, 21),
+        ("auto", "cold", {"timer": "graph"}, 64, 21),
+        ("graph", "hot", {"cache": "cold"}, 64, 21),
+        ("graph", "hot", {}, 64, 3),
+        ("graph", "cold", {"cache": "hot"}, 64, 3),
+        ("graph", "cold", {"timer": "event"}, 64, 3),
+        ("event", "cold", {}, 64, 3),
+        # three at least, 512 at most
+        ("graph", "cold", {}, 1, 512),
+        ("graph", "cold", {}, 400, 5),
+        ("graph", "cold", {}, 10_000, 3),
+        ("graph", "cold", {}, 0, 3),
     ],
 )
 def test_only_cold_graphs_take_turns_on_so_many_sets_that_each_is_evicted(
-    gpu, monkeypatch, timer, cache, marker, rotates
+    gpu, monkeypatch, timer, cache, marker, one_set, sets
 ):
     """Nothing is flushed between the calls of a graph."""
     monkeypatch.setattr(cuda.runtime(), "l2_bytes", 640)
     environment = FakeEnvironment(gpu, settings=measuring(timer=timer, cache=cache))
-    wanted = sets_wanted(SimpleNamespace(device_bytes=64), context_of(environment, marker))
-    assert wanted == (1 + 2 * 640 // 64 if rotates else 3)
-
-
-@pytest.mark.parametrize(("one_set", "sets"), [(1, 512), (600, 4), (10_000, 3), (0, 3)])
-def test_cold_graphs_take_three_sets_at_least_and_512_at_most(gpu, monkeypatch, one_set, sets):
-    monkeypatch.setattr(cuda.runtime(), "l2_bytes", 900)
-    environment = FakeEnvironment(gpu, settings=measuring(timer="graph"))
-    dataset = SimpleNamespace(device_bytes=one_set)
-    assert sets_wanted(dataset, context_of(environment)) == sets
+    context = SubjectContext(environment, MarkerOptions(**marker), "x", None)
+    assert sets_wanted(SimpleNamespace(device_bytes=one_set), context) == sets
 
 
 def test_cold_graphs_are_timed_on_those_sets_with_three_contents_in_turn(gpu, contents, monkeypatch):
@@ -489,11 +482,8 @@ def test_a_case_travels_with_everything_that_identifies_it(gpu, timer):
         return right(a, out)
 
     result = run(case_of(fast, problem=problem, block=(64,)), FakeEnvironment(gpu))
-    assert result.case.id == "doubling/numba.fast/n=8,block=64"
-    assert (result.case.problem, result.case.problem_version) == ("doubling", 7)
-    assert (result.case.variant, result.case.backend) == ("fast", "numba")
-    assert (result.case.point, result.case.parameters) == ({"n": 8}, {"block": 64})
-    assert (result.case.baseline_dir, result.case.baseline_name) == ("suites/doubling/baselines", "doubling")
+    known = ("doubling", 7, "fast", "numba", {"n": 8}, {"block": 64}, "suites/doubling/baselines", "doubling")
+    assert result.case == CaseInfo("doubling/numba.fast/n=8,block=64", *known)
     assert result.speedup_against == "host.right"
     assert result.nodeid == "test_doubling.py::test[x]"
     assert result.fingerprint.device_name == "fake"
@@ -648,17 +638,13 @@ def test_a_launch_that_fails_while_it_is_timed_is_incorrect_and_keeps_its_place_
     assert result.measurements == ()
 
 
-class LostContextError(RuntimeError):
-    """Plays cuda.core's error, with CUDA's name for it."""
-
-
 def losing(gpu):
     """Loses the context with the first launch, so that nothing can be released."""
     launched = []
 
     def synchronize():
         if launched:
-            raise LostContextError("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered")
+            raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered")
 
     gpu.synchronize = gpu.release = synchronize
     return case_of(lambda a, out: lambda: launched.append(1))
@@ -668,14 +654,14 @@ def test_a_late_cuda_error_is_the_launchs_even_if_memory_cannot_be_released(gpu)
     result = run(losing(gpu), FakeEnvironment(gpu))
     assert result.correctness is Correctness.INCORRECT
     assert result.diagnosis.startswith("launch failed: launching numba.<lambda>, ")  # the fake's own line
-    assert "LostContextError: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access" in result.diagnosis
+    assert "RuntimeError: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access" in result.diagnosis
     assert diagnose_case(losing(gpu), FakeEnvironment(gpu)).fault is Fault.LAUNCH_FAILED
 
 
 def test_memory_that_cannot_be_released_after_a_correct_launch_is_an_error(gpu):
     def release():
-        raise LostContextError("CUDA_ERROR_UNKNOWN")
+        raise RuntimeError("CUDA_ERROR_UNKNOWN")
 
     gpu.release = release
-    with pytest.raises(LostContextError, match="CUDA_ERROR_UNKNOWN"):
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_UNKNOWN"):
         diagnose_case(case_of(right), FakeEnvironment(gpu))

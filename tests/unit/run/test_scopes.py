@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from pathlib import Path
 
@@ -242,30 +243,28 @@ def test_each_timer_has_its_rule_and_a_glance_is_unobserved_and_looks_at_no_outp
     assert observed == ["cupti", "host", "host"]
 
 
+def timed_scope(gpu, call_ns, count, **how):
+    context = SubjectContext(FakeEnvironment(gpu), MarkerOptions(), "test_it", Path(), **how)
+    return TimedScope("kernel", Repeated(lambda: None), context, True, call_ns, count=count)
+
+
 @pytest.mark.parametrize("count", [None, 1, 3, 30, 2000])
 @pytest.mark.parametrize("call_ns", [1e3, 5e6, 5e7, 1e9])
 def test_a_glance_takes_no_more_samples_than_rounds_were_requested(gpu, timer, asked, count, call_ns):
-    context = SubjectContext(FakeEnvironment(gpu), MarkerOptions(), "test_it", Path())
-    timed = TimedScope("kernel", Repeated(lambda: None), context, True, call_ns, count=count)
+    timed = timed_scope(gpu, call_ns, count)
     timed.by(timer)
     timed.glance_by(timer)
     (*_, rule), (*_, glance) = asked
-    usual = rule_of_a_glance(call_ns)
-    if count is None:
-        assert (rule, glance) == (rule_for(call_ns), usual)
-    else:
-        assert rule.min_samples == rule.max_samples == count
-        assert (glance.min_samples, glance.max_samples) == (
-            min(count, usual.min_samples),
-            min(count, usual.max_samples),
-        )
-        assert glance.budget_s == usual.budget_s
+    usual, most = rule_of_a_glance(call_ns), count or 10**9
+    fewer = {"min_samples": min(most, usual.min_samples), "max_samples": min(most, usual.max_samples)}
+    assert glance == dataclasses.replace(usual, **fewer)
+    requested = {} if count is None else {"min_samples": count, "max_samples": count}
+    assert rule == dataclasses.replace(rule_for(call_ns), **requested)
 
 
 @pytest.mark.parametrize(("by", "count", "taken"), [("cupti", None, 50), ("cupti", 7, 7), ("host", None, 1)])
 def test_a_session_that_asks_what_tests_do_takes_the_fewest_samples(gpu, asked, by, count, taken):
-    context = SubjectContext(FakeEnvironment(gpu), MarkerOptions(), "test_it", Path(), asks=True)
-    TimedScope("kernel", Repeated(lambda: None), context, True, 1e3, count=count).by(FakeTimer(by))
+    timed_scope(gpu, 1e3, count, asks=True).by(FakeTimer(by))
     ((*_, rule),) = asked
     assert (rule.min_samples, rule.max_samples) == (taken, taken)
 

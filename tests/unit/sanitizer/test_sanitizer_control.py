@@ -1,16 +1,13 @@
 """Checks whether we believe a tool, and, on the host, that each tool's planted kernel does what it says."""
 
-import dataclasses
 import sys
 
 import pytest
-from msgspec import structs
 from recorded_sanitizer import MADE_UP_ADMISSION, log, records, xml
 
 from pytest_gpukern.sanitizer import self_check
-from pytest_gpukern.sanitizer.self_check import SOURCE, missed_fault, why_not_believed
+from pytest_gpukern.sanitizer.self_check import SOURCE, missed_fault
 from pytest_gpukern.sanitizer.tool import Tool
-from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.options import SANITIZERS
 
 PROGRAM = """#!{python}
@@ -70,62 +67,6 @@ def test_a_record_that_names_no_kernel_is_not_what_was_planted(told):
 def test_a_tool_that_hangs_is_ended_and_not_believed(told, monkeypatch):
     monkeypatch.setattr(self_check, "_TIMEOUT_S", 0.2)
     assert "was stopped, since it said nothing for too long" in told(log="", sleep=60)
-
-
-TOOL, MACHINE = Tool("/compute-sanitizer", "2025.3"), Fingerprint(device_uuid="GPU-1", driver_version="580")
-
-
-@pytest.fixture
-def checks(tmp_path, monkeypatch):
-    """Asks whether tools are believed, and notes which of them had to find the planted fault for that."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    made, outcomes = [], {}
-
-    def missed(program, tool):
-        made.append(tool)
-        return outcomes.get(tool)
-
-    monkeypatch.setattr(self_check, "missed_fault", missed)
-
-    def asked(program=TOOL, tool="memcheck", machine=MACHINE, *, doubt=None):
-        made.clear()
-        outcomes[tool] = doubt
-        assert why_not_believed(program, tool, machine) == (doubt if made else None)
-        return bool(made)
-
-    return asked
-
-
-def test_a_tool_finds_the_planted_fault_once_for_each_version_driver_and_card(checks, monkeypatch):
-    others = [
-        {"tool": "racecheck"},
-        {"program": dataclasses.replace(TOOL, version="2026.1")},
-        {"machine": structs.replace(MACHINE, driver_version="590")},
-        {"machine": structs.replace(MACHINE, device_uuid="GPU-2")},
-    ]
-    for another in [{}, *others]:
-        assert [checks(**another), checks(**another)] == [True, False]
-    monkeypatch.setattr(self_check, "__version__", "9")
-    assert checks()
-
-
-def test_a_tool_that_missed_the_fault_or_a_card_that_is_not_known_is_checked_in_each_run(checks):
-    assert [checks(doubt="it hung"), checks(doubt="it hung"), checks(), checks()] == [True, True, True, False]
-    for unknown in ("driver_version", "device_uuid"):
-        machine = structs.replace(MACHINE, **{unknown: None})
-        assert [checks(machine=machine), checks(machine=machine)] == [True, True]
-
-
-def test_a_note_that_is_damaged_or_cannot_be_written_is_none(checks, tmp_path, monkeypatch):
-    checks()
-    (note,) = tmp_path.glob("pytest-gpukern/*")
-    note.write_bytes(note.read_bytes()[:-1])
-    assert [checks(), checks()] == [True, False]
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert [checks(), checks()] == [True, True]
-    monkeypatch.setattr(self_check, "default_cache_dir", lambda: None)  # of a user without a home folder
-    assert [checks(), checks()] == [True, True]
 
 
 @pytest.mark.parametrize("tool", SANITIZERS)

@@ -31,23 +31,20 @@ def waits(tmp_path, monkeypatch):
         (tmp_path / f"{name}.py").touch()
         sys.modules.pop(name, None)
 
-    def wait(*messages, busy=None, run_folder=None):
+    def wait(*messages, busy=None):
         ours, theirs = Pipe()
         with theirs:
             with ours:
                 for message in messages:
                     ours.send_bytes(encoded(message))
-            return wait_for_turn(theirs, {"busy": busy, "run_folder": run_folder})
+            return wait_for_turn(theirs, {"busy": busy})
 
     return wait
 
 
-def test_a_process_imports_before_its_turn_and_skips_what_cannot_be_imported(waits):
+def test_a_process_imports_before_its_turn_what_can_be_imported_and_ends_without_one(waits):
     assert waits(FIRST, Import("early_none_such"), SECOND, BEGIN) == BEGIN
     assert sys.modules.keys() >= {*NAMES}
-
-
-def test_a_process_without_a_turn_ends(waits):
     with pytest.raises(SystemExit, match="the run had no turn for this session"):
         waits(FIRST)
 
@@ -62,9 +59,10 @@ def test_a_process_that_makes_a_context_before_its_turn_ends_but_in_its_turn_it_
 
 
 def test_a_process_imports_nothing_while_something_is_timed_on_the_host_and_is_busy_from_its_start(
-    waits, tmp_path
+    waits, tmp_path, monkeypatch
 ):
     timed = []
+    monkeypatch.setenv("GPUKERN_RUN_FOLDER", str(tmp_path))
 
     def time_something():
         with HostTurns(tmp_path).alone():
@@ -78,7 +76,7 @@ def test_a_process_imports_nothing_while_something_is_timed_on_the_host_and_is_b
         time.sleep(0.001)
     time.sleep(0.05)
     assert timed == [], "it waits for the process that starts"
-    assert waits(FIRST, BEGIN, busy=busy, run_folder=str(tmp_path)) == BEGIN
+    assert waits(FIRST, BEGIN, busy=busy) == BEGIN
     timing.join()
     assert timed == [False]
     assert NAMES[0] in sys.modules

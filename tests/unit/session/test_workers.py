@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -85,6 +86,11 @@ class Simulated:
             for one in self.sched.nodes:
                 one.shutdown()
 
+    def begins(self, *nodes):
+        for event in (self.is_ready, self.collects):
+            for node in nodes or self.nodes:
+                self.happens(event, node)
+
     def is_ready(self, node):
         if self.ends:
             self.nodes.remove(node)
@@ -164,42 +170,28 @@ def test_workers_first_take_what_was_recorded_on_their_gpu_then_the_data_that_th
     cards, data, given_first
 ):
     run = Simulated("AB", cards, data)
-    for node in run.nodes:
-        run.happens(run.is_ready, node)
-    for node in run.nodes:
-        run.happens(run.collects, node)
+    run.begins()
     assert {node.card: node.has for node in run.nodes} == given_first
     assert all(node.shutting_down == (len(node.has) < 2) for node in run.nodes), "they wait for no more"
 
 
 def test_what_an_ended_worker_had_not_begun_comes_before_the_tests_behind_it():
     run = Simulated("AB", [""] * 6)
-    for event in (run.is_ready, run.collects):
-        for node in run.nodes:
-            run.happens(event, node)
+    run.begins()
     ended, _ = run.nodes
     (_, next_of_ended) = ended.has
     run.crashes(ended, again=False)
-    for event in (run.is_ready, run.collects):
-        run.happens(event, run.nodes[-1])
+    run.begins(run.nodes[-1])
     assert run.nodes[-1].has[0] == next_of_ended
 
 
 def test_no_test_runs_if_workers_found_others_from_the_start():
     run = Simulated("AB", ["", ""])
     run.nodes[1].collects = ["t0"]
-    for event in (run.is_ready, run.collects):
-        for node in run.nodes:
-            run.happens(event, node)
+    run.begins()
     assert [node.has for node in run.nodes] == [[], []]
     (report,) = run.reported
     assert "Different tests were collected between gwA and gwB" in report.longrepr
-
-
-class Configured(SimpleNamespace):
-    """A worker that xdist configures."""
-
-    __hash__ = object.__hash__
 
 
 @pytest.mark.parametrize("ended", [(), ("GPU-A",)])
@@ -217,7 +209,7 @@ def test_a_worker_that_replaces_another_begins_on_its_gpu_also_where_the_others_
 
     def begins():
         gateway = SimpleNamespace(spec=SimpleNamespace(popen=True, env={}))
-        node = Configured(gateway=gateway, workerinput={}, shutting_down=False)
+        node = Mock(gateway=gateway, workerinput={}, shutting_down=False)
         plugin.pytest_configure_node(node)
         return node
 
