@@ -147,7 +147,7 @@ FOR_ALL = ("pyproject.toml", "tests/new/conftest.py", "everywhere.py", "dev-requ
 CHANGED = {way: [change] for way, (_, _, change, *_) in LOADED.items()} | {name: [name] for name in FOR_ALL}
 CHANGED |= {"nothing": [], "something else": ["README.md", "docs/new.md"]}
 DELETED = ("import", "opened", "relative")
-KEPT = ("opened", "opened_first", "in_c", "in_a_process", "by_path", "more_data")
+KEPT = ("plugin", "opened", "opened_first", "in_c", "in_a_process", "by_path", "more_data")
 """Ways to load what a module, fixture or plugin may have kept for other tests, which all run, too."""
 VOUCHING = {
     "old": ({"created": "2020-01-01T00:00:00Z"}, "days old"),
