@@ -297,5 +297,5 @@ def test_the_value_is_the_file_of_a_run(pytester):
     status, output = pytest_in(pytester.path, "--gpukern-only-changed", "test_any.py")
     assert status == pytest.ExitCode.USAGE_ERROR
     assert "name the run file of a run of everything, such as run.json. To select test_any.py, name" in output
-    status, output = pytest_in(pytester.path, "--gpukern-only-changed=run.json", "--gpukern-baseline=create")
+    _, output = pytest_in(pytester.path, "--gpukern-only-changed=run.json", "--gpukern-baseline=create")
     assert "a run that leaves out tests writes no record" in output
