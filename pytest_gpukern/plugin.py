@@ -174,7 +174,7 @@ def pytest_itemcollected(item: pytest.Item) -> Generator[None]:
 def pytest_collection(session: pytest.Session) -> None:
     """Tells what was opened before collecting apart from what collecting opens."""
     if (opened := session.config.stash.get(OPENED, None)) is not None:
-        opened.enter("between")
+        opened.enter()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -60,17 +60,15 @@ def resolve(revision: str, folder: Path, *, exact: bool = False) -> Revisions:
     """
     top = Path(run(["rev-parse", "--show-toplevel"], folder).removesuffix("\n")).resolve()
     head, commit = _commit("HEAD", top), _commit(revision, top)
-    if head is None:
-        raise AgainstError(f"{top} has no commit yet, so there is nothing to measure it against")
     if commit is None:
         raise AgainstError(f"{revision!r} names no commit in {top}: {_fetched(revision)}")
-    bases = [commit] if exact else run(["merge-base", head, commit], top, accepted=(0, 1)).splitlines()
+    bases = [commit] if exact else run(["merge-base", "HEAD", commit], top, accepted=(0, 1)).splitlines()
     if not bases:
         remedy = f"name a revision of this branch's history; of a shallow clone, {_fetched(revision)}"
         raise AgainstError(f"{revision} and HEAD have no commit in common in {top}: {remedy}")
     differs = bases[0] != head
     if exact and differs:
-        differs = bool(run([*_OTHER_FILES, bases[0], head, "--", _NO_RECORDS], top))
+        differs = bool(run([*_OTHER_FILES, bases[0], "HEAD", "--", _NO_RECORDS], top))
     return Revisions(
         top=top,
         requested=revision,

@@ -13,48 +13,38 @@ import ctypes
 import functools
 import hashlib
 import os
+import pkgutil
 import re
 import struct
 import sys
-import sysconfig
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
-from itertools import chain
+from importlib.machinery import PathFinder
+from itertools import chain, product
 from pathlib import Path
-from posixpath import basename, dirname, isdir, isfile, join, realpath  # as git writes paths
-from typing import Any, Literal, NamedTuple
+from posixpath import basename, dirname, isfile, join, realpath  # as git writes paths
+from typing import Any
 
 from pytest_gpukern.gpu.fingerprint import asked_of_git
 from pytest_gpukern.package import FOLDER
 
 _BY_NAME = ("import_module", "__import__", "importorskip", "resolve_name", "run_module")
 """Functions that import what their first argument names."""
-_CACHED = re.compile(r"(?:(.+)/)?__pycache__/([^/]+?)\.[a-z]+-\d[^/]*\.pyc")
-"""A module's compiled code: pytest puts its own version between Python's and the suffix."""
+_NAME = re.compile(r"[\w-][\w.:-]*")
+"""A string that may name a module."""
+_CACHED = re.compile(r"__pycache__/([^/.]+)\.[^/]*\.pyc$")
+"""A module's compiled code, by Python or by pytest."""
 _OF_TOOLS = re.compile(r"(^|/)(__pycache__|\.(git|pytest_cache|hypothesis|mypy_cache|benchmarks))(/|$)")
 _MOST_FOLDERS = 8192
 """As many as Linux lets a user watch, where nobody has raised that."""
 _GENERATED = re.compile(r"/(\.triton|torchinductor_[^/]+)/")
 """Folders of code that Triton and PyTorch make from sources that count, by versions that count."""
-
-
-class Loads(NamedTuple):
-    """Says what a test loads, by paths from the top of the repository.
-
-    Attributes:
-        files: those that count wherever they lie.
-        beginnings: what begins so counts, too, as all below a folder.
-        unsure: why more may be loaded than this, in words; empty where nothing speaks for that.
-    """
-
-    files: frozenset[str] = frozenset()
-    beginnings: tuple[str, ...] = ()
-    unsure: str = ""
-
-    def has(self, path: str) -> bool:
-        return path in self.files or path.startswith(self.beginnings)
+_SYSTEM = ("/usr/", "/lib", "/opt/", "/nix/")
+"""Where the machine's image has shared objects, as CUDA's libraries; the driver's version is compared."""
+Loads = tuple[frozenset[str], str]
+"""Paths from the top of the repository, or absolute elsewhere; and why there may be more, or nothing."""
 
 
 class Project:
@@ -62,17 +52,15 @@ class Project:
 
     Attributes:
         top: its top folder.
-        gone: files that were deleted, which an import may mean still.
+        changed: files that differ from a commit; they count also if git does not have them.
     """
 
     def __init__(self, top: Path) -> None:
-        self.top, self.gone = top, frozenset[str]()
-        own = self.path_of(FOLDER)
-        self._own = () if own.startswith("/") else (f"{own}/",)  # which counts as a folder
-        self._imported_by = functools.cache(self._imports)
-        self._lies_in = functools.cache(self._entries)
+        self.top, self.changed = top, frozenset[str]()
+        self._own = f"{self.path_of(FOLDER)}/"  # which measures what a test does, and is no part of it
+        self._imports_of = functools.cache(self._imports)
+        self._named = functools.cache(self._files_named)
         self._hash_of = functools.cache(self._hash_of_file)
-        self.hash_of_loads = functools.cache(self._hash_of_loads)  # tests of a file mostly load the same
 
     @classmethod
     def around(cls, folder: Path) -> Project | None:
@@ -108,96 +96,67 @@ class Project:
             reads: patterns of further files, from the test's folder: all counts that begins as they do.
             opened: files that it was seen to open, by their paths from the top, or absolute elsewhere.
         """
-        start = self.path_of(test)
-        if start.startswith("/"):
-            return Loads(unsure=f"{test} lies outside of the repository")
-        beside = (join(of, name) for of in _folders_above(start) for name in ("conftest.py", "__init__.py"))
-        todo = [start, *(path for path in beside if isfile(self.top / path)), *opened]
-        files, unsure = set[str](), ""
+        start, known = self.path_of(test), self.tracked | self.changed
+        files, unsure = self.imported(start, *opened)
+        beginnings = [f"{dirname(start)}/"]
+        for pattern in reads:
+            beginnings.append(self.path_of(join(self.top, dirname(start), re.split(r"[*?[]", pattern)[0])))
+            if not any(path.startswith(beginnings[-1]) for path in known):
+                unsure = unsure or f"reads={pattern!r} names no file of git"
+        return files | {path for path in known if path.startswith((*beginnings,))}, unsure
+
+    def imported(self, *starts: str) -> Loads:
+        """Returns some files and what they import, by themselves or by what they import."""
+        todo, files, unsure = [*starts], set[str](), ""
         while todo:
             path = todo.pop()
-            if path in files or path.startswith(self._own):
-                continue
-            files.add(path)
-            imported, why = self._imported_by(path) if path.endswith(".py") else ((), "")
-            unsure = unsure or self._why_unsure(path) or why
-            todo += imported
-        folder = dirname(start)
-        beginnings = [f"{folder}/"] if folder else []
-        for pattern in reads:
-            beginning = self.path_of(join(self.top, folder, re.split(r"[*?[]", pattern)[0]))
-            if not any(path.startswith(beginning) for path in self.comparable):
-                unsure = unsure or f"reads={pattern!r} names no file of git"
-            beginnings.append(beginning)
-        return Loads(frozenset(files), (*beginnings, *self._own), unsure)
+            if path not in files and not path.startswith(self._own):
+                files.add(path)
+                imports, why = self._imports_of(path) if path.endswith(".py") else ((), "")
+                untold = "" if path in self.comparable else f"git cannot tell whether {path} changed"
+                unsure = unsure or untold or why
+                todo += imports
+        return frozenset(files), unsure
 
-    def _why_unsure(self, path: str) -> str:
-        if path.startswith("/"):
-            return f"{path} is neither in the repository nor of an installed distribution"
-        is_told = path in self.comparable or not isfile(self.top / path)  # a change, if it is gone
-        return "" if is_told else f"git cannot tell whether {path} changed"
-
-    def _imports(self, path: str) -> tuple[frozenset[str], str]:
-        """Returns the files that a module may import, and why there may be others, in words."""
+    def _imports(self, path: str) -> Loads:
+        """Returns the files that a module may import, and why there may be others."""
         try:
             tree = ast.parse((self.top / path).read_bytes())
-        except FileNotFoundError:
-            return frozenset(), ""
         except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):
             return frozenset(), f"{path} cannot be read as Python"
-        above = _folders_above(path)
-        names, relative, unsure = set[str](), set[tuple[str, str]](), ""
+        parts, unsure = path.split("/"), ""
+        above = ["/".join(parts[:count]) for count in range(len(parts))]
+        on_path = {self.path_of(entry) for entry in sys.path if "-packages" not in entry}
+        roots = {*above, *(folder for folder in on_path if not folder.startswith("/"))}
+        meant = {*product(above, ("__init__", "conftest"))}
         for node in ast.walk(tree):
             match node:
                 case ast.Import():
-                    names.update(alias.name for alias in node.names)
+                    meant |= {*product(roots, (alias.name for alias in node.names))}
                 case ast.ImportFrom(module=module, level=level):
-                    of = [f"{module}.{alias.name}" if module else alias.name for alias in node.names]
-                    if level:
-                        folder = above[max(-level, -len(above))]
-                        relative |= {(folder, name) for name in ("__init__", *of)}
-                    else:
-                        names.update(of)
+                    names = [f"{module}.{alias.name}" if module else alias.name for alias in node.names]
+                    meant |= {*product(above[-level:][:1] if level else roots, names)}
+                case ast.Constant(str(text)) if _NAME.fullmatch(text):
+                    meant |= {*product(roots, [text.partition(":")[0]])}
                 case ast.Call(func=ast.Name(called) | ast.Attribute(attr=called)) if called in _BY_NAME:
-                    match node.args:
-                        case [ast.Constant(str(text)), *_] if not text.startswith("."):
-                            names.add(text.partition(":")[0])
-                        case _:
-                            unsure = f"{path}:{node.lineno} imports what its source does not name"
-                case ast.Assign(targets=[ast.Name("pytest_plugins")]):
-                    names.update(str(of.value) for of in ast.walk(node.value) if isinstance(of, ast.Constant))
-        meant = relative | {(folder, name) for folder in (*self._on_path, *above) for name in names}
-        files = {file for folder, name in meant for file in self._files_of(folder, name)}
-        beside = chain(*self._lies_in(dirname(path)).values())
-        variants = {of for of in beside if re.fullmatch(r"(on_|wrong).*\.py", basename(of))}  # of a problem
-        return frozenset(files | variants), unsure
+                    first = node.args[0] if node.args else None
+                    if not (isinstance(first, ast.Constant) and _NAME.fullmatch(str(first.value))):
+                        unsure = f"{path}:{node.lineno} imports what its source does not name"
+        beside = self._named(above[-1], "*")
+        variants = frozenset(of for of in beside if basename(of).startswith(("on_", "wrong")))
+        return variants.union(*(self._named(*each) for each in meant)), unsure
 
-    @functools.cached_property
-    def _on_path(self) -> list[str]:
-        """The folders of the repository in which Python looks for modules."""
-        folders = (self.path_of(entry) for entry in sys.path if not _holds_distributions(entry))
-        return [folder for folder in folders if not folder.startswith("/")]
-
-    def _files_of(self, folder: str, name: str) -> Iterator[str]:
-        """Yields the modules, extensions and packages in a folder that a name may mean; `*` means any."""
+    def _files_named(self, folder: str, name: str) -> frozenset[str]:
+        """Returns the modules, extensions and packages in a folder that a name may mean; `*` means any."""
         first, _, rest = name.partition(".")
-        lies_in = self._lies_in(folder)
-        for entry in chain(*lies_in.values()) if first == "*" else lies_in.get(first, ()):
-            path = self.path_of(self.top / entry)
-            if entry.endswith((".py", ".so")):
-                yield path
-            else:
-                yield from self._files_of(path, "__init__")
-                yield from self._files_of(path, rest) if rest else ()
-
-    def _entries(self, folder: str) -> dict[str, list[str]]:
-        """Returns what lies in a folder, or did: name up to its first dot → paths."""
-        at, below, entries = self.top / folder, join(folder, ""), defaultdict[str, list[str]](list)
-        names = {of.name for of in at.iterdir()} if at.is_dir() else set()
-        names |= {of.removeprefix(below).partition("/")[0] for of in self.gone if of.startswith(below)}
-        for name in names:
-            entries[name.partition(".")[0]].append(join(folder, name))
-        return entries
+        at, files = [str(self.top / folder)], set[str]()
+        for module in [of.name for of in pkgutil.iter_modules(at)] if first == "*" else [first]:
+            spec = PathFinder.find_spec(module, at)
+            if spec is not None and spec.origin is not None:
+                files.add(self.path_of(spec.origin))
+            for package in (spec and rest and spec.submodule_search_locations) or ():
+                files |= self._named(self.path_of(package), rest)
+        return frozenset(files)
 
     def _hash_of_file(self, path: str) -> str:
         try:
@@ -205,31 +164,19 @@ class Project:
         except OSError:
             return ""
 
-    def _hash_of_loads(
+    def hash_of_loads(
         self, test: Path, reads: Sequence[str], opened: Iterable[str], but: Sequence[str]
     ) -> str | None:
-        """Returns one hash over all that a test loads, but not below folders; None where it is not sure.
-
-        This plugin measures what a test does, and is no part of it.
-        """
-        loads = self.loads(test, reads, opened)
-        if loads.unsure:
-            return None
-        left_out = (*self._own, *(f"{self.path_of(folder)}/" for folder in but))
-        paths = {path for path in self.tracked if loads.has(path)} | loads.files
-        kept = sorted(path for path in paths if not path.startswith(left_out))
+        """Returns one hash over all that a test loads, but not below folders; None where it is not sure."""
+        files, unsure = self.loads(test, reads, opened)
+        left_out = tuple(f"{self.path_of(folder)}/" for folder in but)
+        kept = sorted(path for path in files if not path.startswith(left_out))
         text = "".join(f"{path}\0{self._hash_of(path)}\0" for path in kept)
-        return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+        return None if unsure else hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
 
-def _folders_above(path: str) -> list[str]:
-    """Returns the folders that hold a file, from the top, which is empty."""
-    parts = path.split("/")
-    return ["/".join(parts[:count]) for count in range(len(parts))]
-
-
-_When = Literal["before", "between", "test"]
-"""Before tests are collected, between tests, and in a test."""
+BEFORE, BETWEEN = "before tests are collected", "between tests"
+"""When something was opened, besides in a test, which its name tells."""
 
 
 class OpenedFiles:
@@ -246,18 +193,16 @@ class OpenedFiles:
     def __init__(self, project: Project) -> None:
         self.project, self.why_blind, self._queue = project, "", -1
         self._folders: dict[int, str] = {}
-        self._data = set[str]()
-        self._modules, self._objects = frozenset[str](), frozenset[str]()
-        self._when: _When = "before"
-        self._opened = defaultdict[_When, set[str]](set)
+        self._data, self._loaded = set[str](), set[str]()
+        self._when = BEFORE
+        self._opened = defaultdict[str, set[str]](set)
         try:
             self._watch()
         except (OSError, AttributeError) as error:
             self.why_blind = f"inotify cannot be used here: {error}"
         loaded = sorted(path for path in self._strangers() if not path.startswith("/"))
         if loaded:  # what it has read nobody saw
-            remedy = "name its module in pytest_plugins of the root conftest instead"
-            self.why_blind = f"{loaded[0]} was loaded before all conftests: {remedy}"
+            self.why_blind = f"{loaded[0]} was loaded before the root conftest, which can load it instead"
 
     def _watch(self) -> None:
         """Watches all folders but those of git and of environments."""
@@ -271,25 +216,21 @@ class OpenedFiles:
                 continue
             folders[:] = [name for name in folders if name not in (".git", "node_modules")]
             watch = c.inotify_add_watch(self._queue, os.fsencode(at), self._OPENED | self._CREATED)
-            if watch < 0:
-                raise OSError(f"{os.strerror(ctypes.get_errno())}; fs.inotify.max_user_watches limits it")
+            if watch < 0 or len(self._folders) == _MOST_FOLDERS:
+                raise OSError(f"it watches {len(self._folders)} folders and no more, by its limits")
             self._folders[watch] = self.project.path_of(at)
-            if len(self._folders) > _MOST_FOLDERS:
-                raise OSError(f"there are more than {_MOST_FOLDERS} folders")
         watched = {*self._folders.values()}
-        for probe in self.project.comparable:
-            if dirname(probe) in watched and isfile(top / probe):
-                (top / probe).open("rb").close()
-                if probe not in self._events():  # some sandboxes accept a watch and tell nothing
-                    self.why_blind = "inotify tells nothing here"
-                break
+        known = (of for of in self.project.comparable if dirname(of) in watched and isfile(top / of))
+        (top / (probe := next(known, ""))).open("rb").close()
+        if probe not in self._events():  # some sandboxes accept a watch and tell nothing
+            self.why_blind = "inotify tells nothing here"
 
-    def enter(self, when: _When) -> None:
+    def enter(self, when: str = BETWEEN) -> None:
         """Notes what was opened by now, and takes what is opened later for opened at another time.
 
         A module, fixture or plugin may keep for every test what was opened before tests, or between them.
         """
-        self._opened[self._when].update(self._events(), self._strangers())
+        self._opened[self._when] |= self._events() | self._strangers()
         self._when = when
 
     def of_test(self) -> set[str]:
@@ -299,12 +240,12 @@ class OpenedFiles:
         """
         self._opened[self._when] |= self._events()
         self._data |= {path for path in chain(*self._opened.values()) if not path.endswith(".py")}
-        return self._opened["test"] | self._data
+        return self._opened[self._when] | self._data
 
     def carried(self) -> dict[str, Any]:
         """Returns as plain JSON what travels on the report of a test's teardown."""
         self.of_test()
-        self.enter("between")
+        self.enter()
         opened, self._opened = self._opened, defaultdict(set)
         return {"opened": {when: sorted(paths) for when, paths in opened.items()}, "blind": self.why_blind}
 
@@ -321,43 +262,33 @@ class OpenedFiles:
         A new file that was made meanwhile is none: its content does not come from the repository.
         """
         opened, made = set[str](), set[str]()
-        while content := self._read():
-            at = 0
-            while at < len(content):
-                watch, mask, _, length = struct.unpack_from("iIII", content, at)
-                name = os.fsdecode(content[at + 16 : at + 16 + length].rstrip(b"\0"))
-                at += 16 + length
-                if mask & self._OVERFLOW:
-                    self.why_blind = "more files were opened at once than inotify tells"
-                elif name and not mask & self._FOLDER:
-                    path = join(self._folders[watch], name)
-                    compiled = _CACHED.fullmatch(path)
-                    if mask & self._CREATED:
-                        made.add(path)
-                    else:
-                        opened.add("/".join(filter(None, compiled.groups())) + ".py" if compiled else path)
+        with suppress(OSError):  # there is no more, or nobody looks any longer
+            while content := os.read(self._queue, 1 << 16):
+                while content:
+                    watch, mask, _, length = struct.unpack_from("iIII", content)
+                    name = os.fsdecode(content[16 : 16 + length].rstrip(b"\0"))
+                    content = content[16 + length :]
+                    if mask & self._OVERFLOW:
+                        self.why_blind = "more files were opened at once than inotify tells"
+                    elif name and not mask & self._FOLDER:
+                        path = join(self._folders[watch], name)
+                        if mask & self._CREATED:
+                            made.add(path)
+                        else:
+                            opened.add(_CACHED.sub(r"\1.py", path))
         tracked = self.project.tracked
         return {of for of in opened if of in tracked or not (of in made or _OF_TOOLS.search(of))}
 
-    def _read(self) -> bytes:
-        try:
-            return os.read(self._queue, 1 << 16) if self._queue >= 0 else b""
-        except BlockingIOError:
-            return b""
-
-    def _strangers(self) -> Iterator[str]:
-        """Yields new modules and shared objects that no version and no file of git stands for."""
+    def _strangers(self) -> set[str]:
+        """Returns new modules and shared objects that no version stands for."""
         maps = Path("/proc/self/maps")
         mapped = re.findall(rb"(/.*\.so[.\d]*)$", maps.read_bytes() if maps.exists() else b"", re.MULTILINE)
-        modules, objects = frozenset(sys.modules), frozenset(map(os.fsdecode, mapped))
-        files = (getattr(sys.modules.get(name), "__file__", None) for name in modules - self._modules)
-        for file in (*files, *(objects - self._objects)):
-            # Python loads by absolute paths; PyTorch gives names alone to modules that no file holds.
-            if isinstance(file, str) and file.startswith("/") and not _is_installed(file):
-                path = self.project.path_of(file)
-                if not (path.startswith("/") and _GENERATED.search(path)):
-                    yield path
-        self._modules, self._objects = modules, objects
+        modules = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
+        # Python loads by absolute paths; PyTorch gives names alone to modules that no file holds.
+        files = (file for file in (*modules, *map(os.fsdecode, mapped)) if isinstance(file, str))
+        loaded = {file for file in files if file.startswith("/")}
+        new, self._loaded = loaded - self._loaded, loaded
+        return {self.project.path_of(file) for file in new if not _is_installed(file)}
 
     def close(self) -> None:
         if self._queue >= 0:
@@ -365,36 +296,22 @@ class OpenedFiles:
         self._queue = -1
 
 
-_SYSTEM = ("/usr/", "/lib", "/opt/", "/nix/")
-"""Where the machine's image has shared objects, as CUDA's libraries; the driver's version is compared."""
-
-
 @functools.cache
-def _distributed() -> tuple[frozenset[str], tuple[str, ...], tuple[str, ...]]:
-    """Returns top-level names of installed distributions, their folders, and what else has a version."""
-    folders = [f"{realpath(entry)}/" for entry in sys.path if _holds_distributions(entry)]
-    python = [f"{realpath(sysconfig.get_path(kind))}/" for kind in ("stdlib", "platstdlib")]
-    # Not packages_distributions(), which misses modules that top_level.txt does not name.
-    records = ((of.read_text("RECORD") or "").splitlines() for of in metadata.distributions())
-    names = {_top_level(line.lstrip('"')) for lines in records for line in lines}
-    others = (*python, f"{sys.base_prefix}/lib/", f"{FOLDER}/", "/etc/python")
-    return frozenset(names), tuple(folders), others
-
-
-def _holds_distributions(folder: str) -> bool:
-    return isdir(folder) and any(Path(folder).glob("*.dist-info"))
+def _installed() -> frozenset[str]:
+    """Returns all files of installed distributions, whose versions are compared."""
+    return frozenset(
+        f"{folder}/{line.partition(',')[0]}"
+        for of in metadata.distributions()
+        for folder in [realpath(str(of.locate_file("")))]
+        for line in (of.read_text("RECORD") or "").splitlines()
+    )
 
 
 def _is_installed(file: str) -> bool:
     """Returns whether a version stands for a module or a shared object: Python's, a distribution's, ours."""
-    names, folders, others = _distributed()
     place = realpath(file)
-    for folder in folders:
-        if place.startswith(folder):
-            top = _top_level(place.removeprefix(folder))
-            return top in names or top == "_virtualenv"  # which virtualenv writes, of no distribution
-    return place.startswith(others) or (not place.endswith(".py") and place.startswith(_SYSTEM))
-
-
-def _top_level(path: str) -> str:
-    return re.split(r"[/.,]", path, maxsplit=1)[0]
+    if place in _installed() or _GENERATED.search(place) or place.endswith("/_virtualenv.py"):
+        return True
+    others = (f"{realpath(sys.base_prefix)}/lib", f"{realpath(FOLDER)}/", "/etc/python")
+    of_image = place.startswith(_SYSTEM) and not place.endswith(".py")
+    return "-packages/" not in place and (of_image or place.startswith(others))

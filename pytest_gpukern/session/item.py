@@ -216,7 +216,7 @@ def begin(item: pytest.Item) -> None:
     """
     ACCOUNT.begin(None)
     if stash.OPENED in item.config.stash:
-        item.config.stash[stash.OPENED].enter("test")
+        item.config.stash[stash.OPENED].enter(item.nodeid)
     if stash.ENVIRONMENT in item.config.stash:
         from pytest_gpukern.gpu.live_threads import note_starter  # only in runs that use this plugin
 

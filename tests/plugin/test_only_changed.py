@@ -91,14 +91,10 @@ def test_what_launches_the_same_code_in_the_same_time_is_checked_and_not_timed(v
     gpu("--gpukern-only-changed").stdout.fnmatch_lines(lines)
 
 
-def test_the_same_code_is_timed_if_it_takes_another_time(verdicts, monkeypatch):
-    monkeypatch.setenv("FIRST_TAKES_NS", "1012")
-    assert verdicts() == {FIRST: TIMED, SECOND: NOT_TIMED, ON_HOST: CHECKED}
-
-
-@pytest.mark.parametrize("change", [{"code": "cafe"}, {"grid": [8, 1, 1]}, {"order": [0, 0]}], ids=str)
-def test_what_launches_something_else_is_timed(verdicts, launch, change):
+@pytest.mark.parametrize("change", [{"code": "cafe"}, {"grid": [8, 1, 1]}, {"order": [0, 0]}, {}], ids=str)
+def test_what_launches_something_else_or_takes_another_time_is_timed(verdicts, launch, change, monkeypatch):
     launch(**change)
+    monkeypatch.setenv("FIRST_TAKES_NS", "1000" if change else "1012")
     assert verdicts() == {FIRST: TIMED, SECOND: NOT_TIMED, ON_HOST: CHECKED}
 
 

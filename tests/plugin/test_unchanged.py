@@ -148,12 +148,16 @@ def project(vouched):
     (vouched.top / "run.json").write_text(run)
 
 
+KEPT = ("plugin", "opened", "opened_first", "in_c", "in_a_process", "by_path", "more_data")
+"""Ways to load what a module, fixture or plugin may have kept for other tests, which all run, too."""
 FOR_ALL = ("pyproject.toml", "tests/new/conftest.py", "everywhere.py", "dev-requirements.txt", "uv.lock")
+DELETED = {f"no {path}": path for path in ("helper.py", "data/opened.csv", "rel/second.py", "link")}
 CHANGED = {way: [change] for way, (_, _, change, *_) in LOADED.items()} | {name: [name] for name in FOR_ALL}
 CHANGED |= {"nothing": [], "something else": ["README.md", "docs/new.md"]}
-DELETED = ("import", "opened", "relative")
-KEPT = ("opened", "opened_first", "in_c", "in_a_process", "by_path", "more_data")
-"""Ways to load what a module, fixture or plugin may have kept for other tests, which all run, too."""
+EXPECTED = {way: {way} for way in LOADED} | {"nothing": set(), "something else": set()}
+EXPECTED |= {change: {*LOADED} for change in (*KEPT, *FOR_ALL, *DELETED)}
+"""Change → the folders of the tests that run."""
+BESIDE = "tests/beside/test_beside.py"
 VOUCHING = {
     "old": ({"created": "2020-01-01T00:00:00Z"}, "days old"),
     "early": ({"created": "2199-01-01T00:00:00Z"}, "its clock was ahead"),
@@ -163,22 +167,22 @@ VOUCHING = {
     "library": ({"voucher": {"conditions": {}}}, "none there, "),
     "lax": ({"voucher": {"fail_on": []}}, "--gpukern-fail-on=slower did not fail it"),
     "foreign": ({"schema": 3}, "reads 7"),
+    "gone": ({"voucher": {"tests": {f"{BESIDE}::test_gone": []}}}, "test_gone is gone"),
 }
-"""A run file → what is another in it, and why it does not vouch."""
+"""A run file → what is another in it, and why it does not vouch where `BESIDE` has changed."""
 
 
 @pytest.fixture(scope="module")
 def decided(vouched):
     """Change, or run file → the folders of the tests that run, and what is said of them."""
     plans = {name: (files, [], "run.json") for name, files in CHANGED.items()}
-    plans |= {f"no {way}": ([], CHANGED[way], "run.json") for way in DELETED}
-    plans["no link"] = [], ["link"], "run.json"
+    plans |= {name: ([], [path], "run.json") for name, path in DELETED.items()}
     whole = json.loads((vouched.top / "run.json").read_text())
     for name, (other, _) in VOUCHING.items():
         voucher = other.get("voucher", {})
         run = whole | other | {"voucher": whole["voucher"] | voucher if voucher is not None else None}
         write(vouched.top, {f"build/{name}.json": json.dumps(run)})
-        plans[name] = [], [], f"build/{name}.json"
+        plans[name] = [BESIDE], [], f"build/{name}.json"
     write(vouched.top, {"build/plans.json": json.dumps(plans)})
     status, output = pytest_in(vouched.top, "--collect-only")
     assert status == 0, output
@@ -187,25 +191,9 @@ def decided(vouched):
     return {name: ({of.split("/")[1] for of in tests}, *lines) for name, (tests, lines) in found.items()}
 
 
-@pytest.mark.parametrize("way", LOADED)
-def test_what_loads_a_changed_file_runs(decided, way):
-    runs = decided[way][0]
-    assert runs == {way} or (way in KEPT and runs == {*LOADED})
-
-
-@pytest.mark.parametrize("way", DELETED)
-def test_a_deleted_file_is_a_change(decided, way):
-    assert decided[f"no {way}"][0] >= {way}
-
-
-@pytest.mark.parametrize("name", ["nothing", "something else"])
-def test_nothing_runs_where_nothing_or_something_else_changed(decided, name):
-    assert decided[name][0] == set()
-
-
-@pytest.mark.parametrize("name", [*FOR_ALL, "no link"])
-def test_everything_runs_where_it_may_be_installed_or_run_otherwise(decided, name):
-    assert decided[name][0] == {*LOADED}
+@pytest.mark.parametrize("change", EXPECTED)
+def test_what_loads_a_changed_file_runs_and_nothing_else(decided, change):
+    assert decided[change][0] == EXPECTED[change]
 
 
 @pytest.mark.parametrize("name", VOUCHING)
@@ -220,12 +208,6 @@ def again(project, *options, **environ):
     """Returns what a run printed that may leave out tests."""
     output = pytest_in(project.top, "--gpukern-only-changed=run.json", *options, **environ)[1]
     return " ".join(output.split())
-
-
-def test_everything_runs_where_a_test_is_gone(project):
-    (project.top / "tests/beside/test_beside.py").unlink()
-    project.git("add", "-A")
-    assert f"{len(LOADED) - 1} tests collected" in again(project, "--collect-only")
 
 
 def test_what_does_not_run_is_unchanged_and_never_passed(project):
@@ -320,5 +302,5 @@ def test_the_value_is_the_file_of_a_run(pytester):
     status, output = pytest_in(pytester.path, "--gpukern-only-changed", "test_any.py")
     assert status == pytest.ExitCode.USAGE_ERROR
     assert "name the run file of a run of everything, such as run.json. To select test_any.py, name" in output
-    status, output = pytest_in(pytester.path, "--gpukern-only-changed=run.json", "--gpukern-baseline=create")
+    _, output = pytest_in(pytester.path, "--gpukern-only-changed=run.json", "--gpukern-baseline=create")
     assert "a run that leaves out tests writes no record" in output

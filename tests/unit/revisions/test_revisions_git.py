@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-
 import pytest
-from repositories import IDENTITY, Repository
+from repositories import Repository
 
 from pytest_gpukern.revisions.git import AgainstError, recorded_on, resolve
 from pytest_gpukern.values.fingerprint import Provenance
@@ -17,13 +14,6 @@ def repository(tmp_path):
     made = Repository(tmp_path / "a project")
     made.commit(kernel="first = 1")
     return made
-
-
-def cloned_shallow(repository, into):
-    url = repository.top.as_uri()
-    command = ["git", "clone", "--quiet", "--depth=1", "--no-single-branch", url, str(into)]
-    subprocess.run(command, env=os.environ | IDENTITY, check=True)
-    return into
 
 
 def refusal(revision, folder):
@@ -73,15 +63,15 @@ def test_what_is_no_single_commit_is_refused_and_never_an_option(repository, rev
 
 def test_odd_but_valid_names_are_revisions_too(repository):
     repository.git("branch", "feature/ü&x;y$z")
-    assert resolve("feature/ü&x;y$z", repository.top).base
-    assert resolve("main@{0}", repository.top).base
-    assert resolve("HEAD~0", repository.top).base
+    for revision in ("feature/ü&x;y$z", "main@{0}", "HEAD~0"):
+        assert resolve(revision, repository.top).base
 
 
 def test_a_shallow_clone_names_the_way_to_its_history(repository, tmp_path):
     repository.git("checkout", "--quiet", "-b", "change")
     repository.commit(kernel="first = 2")
-    shallow = cloned_shallow(repository, tmp_path / "shallow")
+    url, shallow = repository.top.as_uri(), tmp_path / "shallow"
+    repository.git("clone", "--quiet", "--depth=1", "--no-single-branch", url, str(shallow))
     text = refusal("origin/main", shallow)
     assert text.startswith(f"origin/main and HEAD have no commit in common in {shallow}: ")
     assert "`fetch-depth: 0`" in text
@@ -100,10 +90,9 @@ def test_a_machine_without_git_is_told_so(repository, monkeypatch):
 
 
 def test_inside_a_hook_of_another_repository_the_folder_counts(repository, tmp_path, monkeypatch):
-    other = Repository(tmp_path / "other")
-    monkeypatch.setenv("GIT_DIR", str(other.top / ".git"))
-    monkeypatch.setenv("GIT_INDEX_FILE", str(other.top / ".git/index"))
-    monkeypatch.setenv("GIT_WORK_TREE", str(other.top))
+    other = Repository(tmp_path / "other").top
+    for name, path in {"DIR": other / ".git", "INDEX_FILE": other / ".git/index", "WORK_TREE": other}.items():
+        monkeypatch.setenv(f"GIT_{name}", str(path))
     assert resolve("main", repository.top).top == repository.top
 
 

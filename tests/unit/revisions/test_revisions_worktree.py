@@ -48,16 +48,10 @@ def test_removing_it_leaves_nothing_in_the_repository_nor_in_the_temporary_folde
     assert not path.parent.exists()
 
 
-def test_a_hook_of_the_repository_does_not_run(repository, tmp_path):
+def test_no_hook_runs_and_the_index_that_a_hook_works_with_stays_as_it_is(repository, tmp_path, monkeypatch):
     hook = repository.top / ".git/hooks/post-checkout"
     hook.write_text(f"#!/bin/sh\ntouch '{tmp_path}/ran'\n")
     hook.chmod(0o755)
-    with made(repository):
-        pass
-    assert not (tmp_path / "ran").exists()
-
-
-def test_the_index_that_a_commit_hook_works_with_stays_as_it_is(repository, monkeypatch):
     index = repository.top / ".git/index"
     before = index.read_bytes()
     monkeypatch.setenv("GIT_DIR", str(repository.top / ".git"))
@@ -65,6 +59,7 @@ def test_the_index_that_a_commit_hook_works_with_stays_as_it_is(repository, monk
     with made(repository):
         pass
     assert index.read_bytes() == before
+    assert not (tmp_path / "ran").exists()
 
 
 def test_what_a_killed_run_left_is_forgotten_by_the_next(repository, path):
