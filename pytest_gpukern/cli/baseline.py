@@ -132,11 +132,11 @@ def _rename(known: argparse.Namespace) -> int:
 def _declare_merge(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Unites baseline files of one problem on one device into the first of them, or into the file in "
-        "--into. A file with git's conflict marks counts as its two sides. Where each side updated a case, "
-        "the newest epoch judges, and the other stays on record. With --accept or --all it records results "
-        "of a run: as a new epoch with a reason, or with --append as more sessions of the current epoch. "
-        "Refuses what is INCORRECT, INVALID or simulated. The records go beside the tests, as seen from this "
-        "folder, or to --into."
+        "--into. A file with git's conflict marks counts as its two sides. If both sides updated a case, "
+        "later runs are compared with the newest update; the other is kept. With --accept or --all it "
+        "records results of a run: as an update with a reason, or with --append as more sessions of the "
+        "last one. Refuses what is INCORRECT, INVALID or simulated. The records go beside the tests, or to "
+        "--into."
     )
     files = "baseline files, or one run file with --accept or --all"
     parser.add_argument("files", metavar="FILE", type=Path, nargs="+", help=files)

@@ -40,7 +40,7 @@ _KINDS = (*(kind.row.fail_on for kind in VerdictKind if kind.row.fail_on and kin
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Judges the times of B by those of A as the gate does, and says how the machines differ. A and B are "
-        "files that --gpukern-report wrote, baseline files, or folders of these. Exit status 1 means that "
+        "run files, baseline files, or folders of baseline files. Exit status 1 means that "
         "the gate would fail a test of B: it is INCORRECT or INVALID, or two sessions of B confirm that it "
         "is SLOWER than three sessions of A. " + exits.STATUSES
     )
@@ -56,7 +56,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--fail-on",
         default=",".join(BY_DEFAULT),
         metavar="{" + ",".join(_KINDS) + "}",
-        help="added to slower, as of --gpukern-fail-on; with host, times of host variants count, too",
+        help="kinds that fail besides slower; with host, times of host variants fail, too",
     )
     parser.set_defaults(run=_run, parser=parser)
 

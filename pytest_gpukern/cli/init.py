@@ -40,9 +40,9 @@ class _Configuration(NamedTuple):
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        f"Prepares the current folder: adds {_OPTION} to the file that pytest reads, and writes a first "
-        "test, a folder for baselines and a workflow for GitHub, at the root of the repository. Overwrites "
-        "no file. If pytest reads a file of a folder above, prints the line to add there. "
+        f"Adds {_OPTION} to the file that pytest reads, or to a new {_PYPROJECT}. Writes a first test, a "
+        "folder for baselines and, at the root of the repository, a workflow for GitHub. Overwrites no file. "
+        "If pytest reads a file of a folder above, prints the line to add there. "
         "Exit status: 0 fine, 1 a line is left for you to add, 3 a file cannot be read or written."
     )
     parser.set_defaults(run=lambda _: init(Path.cwd()))

@@ -15,7 +15,7 @@ COMMANDS = {
     "fleet": "judge the cards of many hosts by run files: what is wrong, slow or silent",
     "report": "tell of stored runs and baselines: on the terminal, or as page, comment or table",
     "compare": "compare two runs, two baselines, or a run and a baseline",
-    "baseline": "prune and merge baseline files",
+    "baseline": "prune, rename and merge baseline files",
     "selftest": "test the timers on this machine: they read kernels of known time",
     "doctor": "list GPUs and libraries, and say what is wrong with this installation, "
     "and what to do about it",

@@ -27,8 +27,8 @@ _MOST_TRENDS = 20
 def declare(parser: argparse.ArgumentParser) -> None:
     files = ". ".join(f"FILE{name}: {FORMS[name].holds}" for name in suffixes())
     parser.description = (
-        "Tells of runs that --gpukern-report wrote, of baseline files, or of folders of these: on the "
-        f"terminal as pytest did, or with -o in a file. {files}. {exits.STATUSES}"
+        "Tells of run files, baseline files, and folders of baseline files: on the terminal as pytest did, "
+        f"or with -o in a file. {files}. {exits.STATUSES}"
     )
     parser.add_argument(
         "files", metavar="RUN|BASELINE", type=Path, nargs="+", help="each may be packed by gzip"

@@ -37,7 +37,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     several.add_argument(
         "--dask",
         metavar="SCHEDULER",
-        help="run on every GPU that the workers of this Dask cluster see: address or file of its scheduler",
+        help="like --all-gpus, on every GPU of a Dask cluster: address or file of its scheduler",
     )
     parser.set_defaults(
         run=lambda known: validate(known.rest, all_gpus=known.all_gpus, dask=known.dask),
