@@ -186,6 +186,8 @@ def _argument(name: int | str, there: Sequence[Argument], positional: int) -> Ar
             step = ast.literal_eval(text)
             if isinstance(value, (tuple, list)):
                 step = range(len(value))[step]
+            elif not isinstance(value, dict):
+                return None
             argument = Argument(f"{place}[{step!r}]", value[step])
         except (AttributeError, ValueError, SyntaxError, LookupError, TypeError):
             return None

@@ -24,6 +24,8 @@ class CannotBeKnown(Exception):  # noqa: N818 - it says what is so, and nothing 
 class Unknown:
     """Stands for what only a device could tell: a compiled kernel that it has loaded, a time."""
 
+    _what = ""  # until `__init__` has run, which `copy.copy` spares
+
     def __init__(self, what: str) -> None:
         self._what = what
 

@@ -96,7 +96,8 @@ class Process:
         self._read_from = 0
         self._connection, theirs = Pipe()
         run_folder = environ.get(RUN_FOLDER_VARIABLE)
-        busy = HostTurns(Path(run_folder)).busy_from_its_start() if run_folder else None
+        # A tool would keep the lock for as long as it runs.
+        busy = HostTurns(Path(run_folder)).busy_from_its_start() if run_folder and not prefix else None
         start = {
             "package": str(FOLDER.parent),
             "path": list(path),

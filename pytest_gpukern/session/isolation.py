@@ -13,7 +13,7 @@ import os
 import secrets
 import sys
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,11 +138,13 @@ class Isolation:
                 tell(self._config, f"{counted(len(tests), 'test')} left: further sessions decide their times")
             settled = settle_together(tests, environment, early=early)
         except BaseException:  # Ctrl-C above all: no report is lost
-            settled = settle_together(tests, environment, early=True)
+            self._report(settle_together(tests, environment, early=True))
             raise
-        finally:
-            for attempt, of in zip(self._held, settled, strict=True):
-                attempt.report_settled(of)
+        self._report(settled)
+
+    def _report(self, settled: Sequence[Settled]) -> None:
+        for attempt, of in zip(self._held, settled, strict=True):
+            attempt.report_settled(of)
 
     def _after(self, item: pytest.Item, nextitem: pytest.Item | None) -> Any:
         """Returns the next test that runs where this one does.

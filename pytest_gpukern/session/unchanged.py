@@ -231,7 +231,7 @@ def _reasons_to_run(
             raise _NothingVouchesError(f"{test} is gone")
     reasons, loads_of = dict[str, str](), functools.cache(project.loads)
     for item in filter(may_use_gpu, items):
-        loads, unsure = loads_of(item.path, marker_of(item).reads)
+        loads, unsure = loads_of(item.path, marker_of(item).reads, voucher.tests.get(item.nodeid, ()))
         changed = sorted(loads & project.changed)
         if item.path != file_of.get(item.nodeid):
             unsure = "did not pass there, were not judged, or load what git cannot tell"
@@ -260,12 +260,13 @@ def _changed_since(voucher: Voucher, project: Project, written: Set[str]) -> fro
     how |= dict.fromkeys({*others.split("\0")} - {"", *written}, "A")
     shared, unsure = project.imported(*voucher.opened)
     data = {*voucher.opened} - project.imported(*filter(_OF_ALL.fullmatch, voucher.opened))[0]
+    opened = data.union(*voucher.tests.values())
     for of in sorted(how):
         is_link = _LINK in how[of] or (top / of).is_symlink()
         is_gone = how[of].endswith("D") and of.endswith(_MODULES)
         # A new file may lie where a test found others like it, or be called as one.
-        alike = {path for path in data if path.endswith(".py") == of.endswith(".py")}
-        beside = f"{dirname(of)}/".startswith(tuple(f"{dirname(path)}/" for path in alike))
+        alike = {path for path in opened if path.endswith(".py") == of.endswith(".py")}
+        beside = f"{dirname(of)}/".startswith(tuple(f"{dirname(path)}/" for path in alike & data))
         is_found = how[of].endswith("A") and (beside or basename(of) in map(basename, alike))
         if _OF_ALL.fullmatch(of) or of in shared or is_link or is_gone or is_found:
             raise _NothingVouchesError(f"{of} changed, which concerns every test")

@@ -54,15 +54,27 @@ LOADED = {
         "maker.py",
     ),
     "declared": ("", "pass", "declared/deep/new.csv", "declared/a.csv"),
+    "path_inside": (  # what it imports was loaded by another test
+        f"import runpy\n{READS}",
+        "runpy.run_path(str(Path(__file__).parent / 'deep/start.py'))",
+        "tests/path_inside/deep/start.py",
+    ),
+    "first_found": (
+        f"{READS}\nHERE = Path(__file__).parent",
+        "next(of for of in (TOP / 'lib/set.ting', HERE / 'set.ting') if of.exists()).read_text()",
+        "lib/set.ting",
+        "tests/first_found/set.ting",
+    ),
 }
 """Way of loading → a folder of tests that loads so."""
-NOT_THERE = ("fast.py", "many/b.csv", "declared/deep/new.csv")
+NOT_THERE = ("fast.py", "many/b.csv", "declared/deep/new.csv", "lib/set.ting")
 CONTENT = {
     "rel/first.py": "from . import second",
     "stars/__init__.py": "__all__ = ['one']",
     "tests/plugin/conftest.py": "import plugged",
     "reader.py": "DATA = open(__file__.replace('reader.py', 'data/first.csv')).read()",
     "database": "",
+    "tests/path_inside/deep/start.py": "import helper",
 }
 """Of the files that are not `1`."""
 
@@ -148,13 +160,14 @@ def project(vouched):
     (vouched.top / "run.json").write_text(run)
 
 
-KEPT = ("plugin", "opened", "opened_first", "in_c", "in_a_process", "by_path", "more_data")
+KEPT = ("plugin", "opened", "opened_first", "in_c", "in_a_process", "by_path", "more_data", "first_found")
 """Ways to load what a module, fixture or plugin may have kept for other tests, which all run, too."""
 FOR_ALL = ("pyproject.toml", "tests/new/conftest.py", "everywhere.py", "dev-requirements.txt", "uv.lock")
 DELETED = {f"no {path}": path for path in ("helper.py", "data/opened.csv", "rel/second.py", "link")}
 CHANGED = {way: [change] for way, (_, _, change, *_) in LOADED.items()} | {name: [name] for name in FOR_ALL}
 CHANGED |= {"nothing": [], "something else": ["README.md", "docs/new.md"]}
 EXPECTED = {way: {way} for way in LOADED} | {"nothing": set(), "something else": set()}
+EXPECTED["import"] = {"import", "path_inside"}
 EXPECTED |= {change: {*LOADED} for change in (*KEPT, *FOR_ALL, *DELETED)}
 """Change → the folders of the tests that run."""
 BESIDE = "tests/beside/test_beside.py"
@@ -241,8 +254,8 @@ def test_workers_and_a_comparison_with_a_base_leave_out_the_same(project):
     write(project.top, {"helper.py": "x = 1\n# changed\n"})
     for options in (["-n2"], ["--gpukern-against=HEAD", "--gpukern-sessions=2"]):
         output = again(project, *options)
-        assert f"{len(LOADED) - 1} of {len(LOADED)} not run" in output
-        assert "1 run: load helper.py (1)" in output
+        assert f"{len(LOADED) - 2} of {len(LOADED)} not run" in output
+        assert "2 run: load helper.py (2)" in output
 
 
 def vouches_for(project, *options):

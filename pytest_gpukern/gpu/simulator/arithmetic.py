@@ -248,8 +248,9 @@ class _Typed(ast.NodeTransformer):
     visit_Subscript = visit_Attribute  # noqa: N815 - as `ast` names it
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
-        target = node.target
-        if type(node.op) not in _BINARY or any(isinstance(part, ast.Slice) for part in ast.walk(target)):
+        target, index = node.target, getattr(node.target, "slice", None)
+        parts = (index, *getattr(index, "elts", ()))
+        if type(node.op) not in _BINARY or any(isinstance(part, ast.Slice) for part in parts):
             node.value = self.visit(node.value)
             return node
         operate = ast.Name(_PREFIX + type(node.op).__name__, ast.Load())

@@ -39,6 +39,10 @@ _COMPILER = """
     optimization runtime struct_pointees testing tools type_defs typing ufunc_db
 """
 """Its public modules beside `cuda`, `types` and `errors`."""
+_LACKED = """
+    const fp16 fp16funcs fp8 local mappings ndarray print shared struct tcgen05_descriptors testing union
+"""
+"""Its modules inside `cuda` that numba-cuda lacks."""
 _REFUSED_NAMES = re.compile(r"inline_ptx|compile_(cubin|for|mlir)|(float16x|half)[1-4]")
 _DRAWS = re.compile(r"xoroshiro128p_(next|jump|uniform_\w+|normal_\w+)")
 _OF_NUMBA = "write a kernel, or take it from numba.cuda"
@@ -55,7 +59,7 @@ class _NotServed(SimulatorUnsupported, ImportError):  # noqa: N818 - a skip in t
 def find(name: str) -> ModuleSpec | None:
     """Returns how a module of numba-cuda-mlir is served: ours, or numba-cuda's; None if there is no such.
 
-    Raises SimulatorUnsupported, which is an ImportError as well, for a part of its compiler.
+    Raises SimulatorUnsupported, which is an ImportError as well, for a module that only it has.
     """
     served = re.sub(rf"^{_ROOT}\.numba_cuda\b", _CUDA, name).replace(f"{_CUDA}.types", f"{_ROOT}.types")
     served = served.replace(f"{_ROOT}.errors", f"{_CUDA}.core.errors")
@@ -71,8 +75,10 @@ def find(name: str) -> ModuleSpec | None:
     try:
         target = served if served in _FILLED else re.sub(rf"^({_CUDA}|{_ROOT})", "numba.cuda", served)
         module = importlib.import_module(target)
-    except ModuleNotFoundError:
-        return None
+    except ModuleNotFoundError as error:
+        if name.rpartition(".")[2] not in _LACKED.split():
+            return None
+        raise _NotServed(f"{_FEATURE} ({name})") from error
     loader.exec_module = lambda made: sys.modules.update({made.__name__: module})
     return ModuleSpec(name, loader, is_package=True)
 

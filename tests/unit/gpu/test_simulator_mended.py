@@ -256,6 +256,13 @@ def check_an_augmented_assignment_loads_before_it_computes_and_lambdas_of_one_li
     x = np.array([5, 200, 100], np.uint8)
     cuda.jit(add)[1, 1](x)
     assert x[0] == 6
+
+    def add_behind_a_slice(y, n):
+        y[1:][n - n] += n
+
+    y = np.array([0, 2**31 - 1], np.int32)
+    cuda.jit(add_behind_a_slice)[1, 1](y, np.int64(3))
+    assert y[1] == 2 - 2**31
     both = [cuda.jit(device=True)(named(function)) for function in (lambda x, y: x + y, lambda x, y: x * y)]
     out = np.zeros(2, np.int64)
 
@@ -852,6 +859,10 @@ def check_what_only_numba_cuda_mlir_has_is_refused_by_name():
     refused("linked with other code", lambda: mlir.jit(link=["a.cu"])(named(lambda: None))[1, 1]())
     with pytest.raises(SimulatorUnsupported, match=r"a part of the compiler \(numba_cuda_mlir\.extending\)"):
         from numba_cuda_mlir import extending  # noqa: F401
+    with pytest.raises(
+        SimulatorUnsupported, match=r"a feature of numba-cuda-mlir \(numba_cuda_mlir\.cuda\.fp16\)"
+    ):
+        import numba_cuda_mlir.cuda.fp16
     with pytest.raises(ImportError, match=r"numba_cuda_mlir\.models"):  # so that code can do without
         import numba_cuda_mlir.models
     assert not hasattr(mlir, "no_such_name") and not hasattr(mlir.types, "no_such_name")  # noqa: PT018

@@ -9,8 +9,9 @@ import pytest
 from made_up_results import measured, result
 from msgspec import structs
 
+from pytest_gpukern.run import spine
 from pytest_gpukern.run.spine import Settled
-from pytest_gpukern.session import stash
+from pytest_gpukern.session import isolation, stash
 from pytest_gpukern.session.isolation import _Attempt
 from pytest_gpukern.session.item import _may_wait
 from pytest_gpukern.values.result import GateFailure
@@ -98,3 +99,11 @@ def test_a_teardown_that_fails_has_the_last_result_and_the_failures_of_its_own()
     kinds = [[reason["kind"] for reason in each.gpukern["gate_failures"]] for each in attempt.held]
     assert kinds == [["SLOWER"], ["memory"]]
     assert [each.gpukern["result"] for each in attempt.held] == [plain(last)] * 2
+
+
+def test_two_interrupts_while_tests_are_settled_end_the_run_as_one_does(monkeypatch):
+    for name in ("environment_of", "tell"):
+        monkeypatch.setattr(isolation, name, Mock())
+    monkeypatch.setattr(spine, "settle_together", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        isolation.Isolation._settle(Mock(_held=[Mock()]), early=False)
