@@ -185,7 +185,12 @@ def pytest_make_collect_report(
 
     A run that did not ask for this plugin keeps its error, and is told of the simulator.
     """
+    opened = collector.config.stash.get(OPENED, None) if isinstance(collector, pytest.Module) else None
+    if opened is not None:
+        opened.enter(collector.nodeid)
     report = yield
+    if opened is not None:
+        opened.enter()
     if report.failed:
         from pytest_gpukern.session.collection import explain_failure
 

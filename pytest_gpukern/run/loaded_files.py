@@ -34,7 +34,7 @@ _BY_NAME = ("import_module", "__import__", "importorskip", "resolve_name", "run_
 """Functions that import what their first argument names."""
 _NAME = re.compile(r"[\w-][\w.:-]*")
 """A string that may name a module."""
-_CACHED = re.compile(r"__pycache__/([^/.]+)\.[^/]*\.pyc$")
+_CACHED = re.compile(r"__pycache__/([^/]+?)\.[a-z]+-\d[^/]*\.pyc$")
 """A module's compiled code, by Python or by pytest."""
 _OF_TOOLS = re.compile(r"(^|/)(__pycache__|\.(git|pytest_cache|hypothesis|mypy_cache|benchmarks))(/|$)")
 _MOST_FOLDERS = 8192
@@ -101,24 +101,27 @@ class Project:
         beginnings = [f"{dirname(start)}/"]
         for pattern in reads:
             beginnings.append(self.path_of(join(self.top, dirname(start), re.split(r"[*?[]", pattern)[0])))
-            if not any(path.startswith(beginnings[-1]) for path in known):
+            if not any(path.startswith(beginnings[-1]) for path in self.comparable | self.changed):
                 unsure = unsure or f"reads={pattern!r} names no file of git"
         return files | {path for path in known if path.startswith((*beginnings,))}, unsure
 
-    def imported(self, *starts: str) -> Loads:
-        """Returns some files and what they import, by themselves or by what they import."""
+    def imported(self, *starts: str, texts: bool = True) -> Loads:
+        """Returns some files and what they import, by themselves or by what they import.
+
+        With `texts`, what their texts may name counts, too: perhaps it is imported, perhaps it is not.
+        """
         todo, files, unsure = [*starts], set[str](), ""
         while todo:
             path = todo.pop()
             if path not in files and not path.startswith(self._own):
                 files.add(path)
-                imports, why = self._imports_of(path) if path.endswith(".py") else ((), "")
+                imports, why = self._imports_of(path, texts) if path.endswith(".py") else ((), "")
                 untold = "" if path in self.comparable else f"git cannot tell whether {path} changed"
                 unsure = unsure or untold or why
                 todo += imports
         return frozenset(files), unsure
 
-    def _imports(self, path: str) -> Loads:
+    def _imports(self, path: str, texts: bool) -> Loads:
         """Returns the files that a module may import, and why there may be others."""
         try:
             tree = ast.parse((self.top / path).read_bytes())
@@ -126,7 +129,8 @@ class Project:
             return frozenset(), f"{path} cannot be read as Python"
         parts, unsure = path.split("/"), ""
         above = ["/".join(parts[:count]) for count in range(len(parts))]
-        on_path = {self.path_of(entry) for entry in sys.path if "-packages" not in entry}
+        installed = ("site-packages", "dist-packages")
+        on_path = {self.path_of(entry) for entry in sys.path if basename(entry) not in installed}
         roots = {*above, *(folder for folder in on_path if not folder.startswith("/"))}
         meant = {*product(above, ("__init__", "conftest"))}
         for node in ast.walk(tree):
@@ -136,12 +140,16 @@ class Project:
                 case ast.ImportFrom(module=module, level=level):
                     names = [f"{module}.{alias.name}" if module else alias.name for alias in node.names]
                     meant |= {*product(above[-level:][:1] if level else roots, names)}
-                case ast.Constant(str(text)) if _NAME.fullmatch(text):
-                    meant |= {*product(roots, [text.partition(":")[0]])}
+                case ast.Constant(str(text)) if texts and (_NAME.fullmatch(text) or "import " in text):
+                    meant |= {*product(roots, [of.partition(":")[0] for of in _NAME.findall(text)])}
+                case ast.alias(name=called, asname=str()) if called in _BY_NAME:
+                    unsure = f"{path} gives {called} another name"
                 case ast.Call(func=ast.Name(called) | ast.Attribute(attr=called)) if called in _BY_NAME:
                     first = node.args[0] if node.args else None
                     if not (isinstance(first, ast.Constant) and _NAME.fullmatch(str(first.value))):
                         unsure = f"{path}:{node.lineno} imports what its source does not name"
+                    else:
+                        meant |= {*product(roots, [str(first.value).partition(":")[0]])}
         beside = self._named(above[-1], "*")
         variants = frozenset(of for of in beside if basename(of).startswith(("on_", "wrong")))
         return variants.union(*(self._named(*each) for each in meant)), unsure

@@ -169,7 +169,7 @@ def voucher_of(
     shared, between = ran.opened.pop(BEFORE, set()), ran.opened.pop(BETWEEN, set())
     for test, opened in ran.opened.items():
         path = project.path_of(config.rootpath / test.partition("::")[0])
-        static, _ = project.imported(path)
+        static, _ = project.imported(path, texts=False)
         if test in passed and project.comparable >= opened | static:
             tests[test] = tuple(sorted(opened - static))
             shared |= {of for of in tests[test] if not of.startswith(f"{dirname(path)}/")}
@@ -259,7 +259,8 @@ def _changed_since(voucher: Voucher, project: Project, written: Set[str]) -> fro
     how = dict(zip(parts[1::2], parts[::2], strict=True))  # path → modes, hashes, a letter
     how |= dict.fromkeys({*others.split("\0")} - {"", *written}, "A")
     shared, unsure = project.imported(*voucher.opened)
-    data = {*voucher.opened} - project.imported(*filter(_OF_ALL.fullmatch, voucher.opened))[0]
+    conftests = (of for of in voucher.opened if basename(of) == "conftest.py")
+    data = {*voucher.opened} - project.imported(*conftests)[0]
     opened = data.union(*voucher.tests.values())
     for of in sorted(how):
         is_link = _LINK in how[of] or (top / of).is_symlink()

@@ -11,6 +11,8 @@ import sys
 import pytest
 from repositories import Repository
 
+from pytest_gpukern.run.loaded_files import _CACHED
+
 TEST = """
 import pytest
 
@@ -54,6 +56,24 @@ LOADED = {
         "maker.py",
     ),
     "declared": ("", "pass", "declared/deep/new.csv", "declared/a.csv"),
+    "name_in_a_text": (  # which explains no file that is loaded by path
+        f"import runpy\n{READS}\nPATHS = [TOP.joinpath(*of.split('.')) for of in ('over.k', 'lib.k')]",
+        "runpy.run_path(next(f'{of}.py' for of in PATHS if of.with_suffix('.py').exists()))",
+        "over/k.py",
+        "lib/k.py",
+    ),
+    "options_among_data": (
+        READS,
+        "[of.read_text() for of in (TOP / 'cases').iterdir()]",
+        "cases/b.json",
+        "cases/a.toml",
+    ),
+    "imported_twice": ("import lib.twice", "pass", "lib/twice.py"),
+    "twice_by_path": (
+        f"import runpy\n{READS}\nrunpy.run_path(str(TOP / 'lib/twice.py'))",
+        "pass",
+        "tests/twice_by_path/deep/table.bin",
+    ),
     "path_inside": (  # what it imports was loaded by another test
         f"import runpy\n{READS}",
         "runpy.run_path(str(Path(__file__).parent / 'deep/start.py'))",
@@ -67,7 +87,7 @@ LOADED = {
     ),
 }
 """Way of loading → a folder of tests that loads so."""
-NOT_THERE = ("fast.py", "many/b.csv", "declared/deep/new.csv", "lib/set.ting")
+NOT_THERE = ("fast.py", "many/b.csv", "declared/deep/new.csv", "lib/set.ting", "over/k.py", "cases/b.json")
 CONTENT = {
     "rel/first.py": "from . import second",
     "stars/__init__.py": "__all__ = ['one']",
@@ -161,6 +181,7 @@ def project(vouched):
 
 
 KEPT = ("plugin", "opened", "opened_first", "in_c", "in_a_process", "by_path", "more_data", "first_found")
+KEPT += ("name_in_a_text", "options_among_data", "imported_twice")
 """Ways to load what a module, fixture or plugin may have kept for other tests, which all run, too."""
 FOR_ALL = ("pyproject.toml", "tests/new/conftest.py", "everywhere.py", "dev-requirements.txt", "uv.lock")
 DELETED = {f"no {path}": path for path in ("helper.py", "data/opened.csv", "rel/second.py", "link")}
@@ -317,3 +338,8 @@ def test_the_value_is_the_file_of_a_run(pytester):
     assert "name the run file of a run of everything, such as run.json. To select test_any.py, name" in output
     _, output = pytest_in(pytester.path, "--gpukern-only-changed=run.json", "--gpukern-baseline=create")
     assert "a run that leaves out tests writes no record" in output
+
+
+def test_compiled_code_stands_for_its_module_whatever_that_is_called():
+    for python in ("cpython-313", "cpython-311-pytest-9.2.0"):
+        assert _CACHED.sub(r"\1.py", f"k/__pycache__/soft.v2.{python}.pyc") == "k/soft.v2.py"
