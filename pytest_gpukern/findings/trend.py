@@ -93,7 +93,9 @@ def since_when(result: Result, recorded: Record | None, trend: Trend | None = No
         return ""
     if trend.steps and _is_nearer(trend.levels[-1].median_ns, now_ns, trend.levels[-2].median_ns):
         sessions = {point.session.session for point in trend.points[trend.steps[-1] :]}
-        since = [point for point in points if point.session.session in sessions]
+        after = [point for point in points if point.session.session in sessions and is_time(point.median_ns)]
+        # A step may be found a session or two too early: a level has three.
+        since = [point for point in after if _is_nearer(point.median_ns, now_ns, before_ns)]
         if 0 < len(since) < count:
             return f"since {_words(since[0])}"
     known = (of.median_ns for of in points if is_time(of.median_ns))
