@@ -94,7 +94,7 @@ def since_when(result: Result, recorded: Record | None, trend: Trend | None = No
     if trend.steps and _is_nearer(trend.levels[-1].median_ns, now_ns, trend.levels[-2].median_ns):
         sessions = {point.session.session for point in trend.points[trend.steps[-1] :]}
         after = [point for point in points if point.session.session in sessions and is_time(point.median_ns)]
-        # A step may be found a session or two too early: a level has three.
+        # A level has three sessions at least, so a step may be found one or two sessions too early.
         since = [point for point in after if _is_nearer(point.median_ns, now_ns, before_ns)]
         if 0 < len(since) < count:
             return f"since {_words(since[0])}"

@@ -265,15 +265,19 @@ def _changed_since(voucher: Voucher, project: Project, written: Set[str]) -> fro
     for of in sorted(how):
         is_link = _LINK in how[of] or (top / of).is_symlink()
         is_gone = how[of].endswith("D") and of.endswith(_MODULES)
-        # A new file may lie where a test found others like it, or be called as one.
-        alike = {path for path in opened if path.endswith(".py") == of.endswith(".py")}
-        beside = f"{dirname(of)}/".startswith(tuple(f"{dirname(path)}/" for path in alike & data))
-        is_found = how[of].endswith("A") and (beside or basename(of) in map(basename, alike))
+        is_found = how[of].endswith("A") and _may_be_found(of, data, opened)
         if _OF_ALL.fullmatch(of) or of in shared or is_link or is_gone or is_found:
             raise _NothingVouchesError(f"{of} changed, which concerns every test")
     if unsure:
         raise _NothingVouchesError(unsure)
     return frozenset(how)
+
+
+def _may_be_found(new: str, data: Set[str], opened: Set[str]) -> bool:
+    """Returns whether a new file lies where a test found others like it, or is called as one."""
+    alike = {path for path in opened if path.endswith(".py") == new.endswith(".py")}
+    folders = tuple({f"{dirname(path)}/" for path in alike & data})
+    return f"{dirname(new)}/".startswith(folders) or basename(new) in map(basename, alike)
 
 
 def _why_not(voucher: Voucher, age: timedelta, config: pytest.Config, project: Project) -> str:
