@@ -131,17 +131,12 @@ class Environment:
             return take_provenance(self._rootdir)
 
     def files_of(self, test: Path, reads: Sequence[str]) -> str | None:
-        """Returns a hash of the project's files that the running test loads; None where that is not sure.
-
-        Records are no part of what it does, wherever a run keeps them.
-        """
+        """Returns a hash of the project's files that the running test loads; None where that is not sure."""
         if self.opened is None or self.opened.why_blind:
             return None
-        project, given = self.opened.project, self.settings.baseline_dir
-        records = (str(test.parent / "baselines"), *([str(given)] if given is not None else []))
         opened = frozenset(self.opened.of_test())
         with self.opened.looking_away():
-            return project.hash_of_loads(test, tuple(reads), opened, records)
+            return self.opened.project.hash_of_loads(test, tuple(reads), opened)
 
     def record_of(self, case: CaseInfo) -> Record:
         """Returns what is on record of a case, for the model that it runs on here."""

@@ -37,6 +37,8 @@ _NAME = re.compile(r"[\w-][\w.:-]*")
 _CACHED = re.compile(r"__pycache__/([^/]+?)\.[a-z]+-\d[^/]*\.pyc$")
 """A module's compiled code, by Python or by pytest."""
 _OF_TOOLS = re.compile(r"(^|/)(__pycache__|\.(git|pytest_cache|hypothesis|mypy_cache|benchmarks))(/|$)")
+_RECORD = re.compile(rb'\{\s*"schema": \d+,\s*"problem": ')
+"""How a baseline begins, and what kernels compile to."""
 _MOST_FOLDERS = 8192
 """As many as Linux lets a user watch, where nobody has raised that."""
 _GENERATED = re.compile(r"/(\.triton|torchinductor_[^/]+)/")
@@ -166,20 +168,21 @@ class Project:
                 files |= self._named(self.path_of(package), rest)
         return frozenset(files)
 
-    def _hash_of_file(self, path: str) -> str:
+    def _hash_of_file(self, path: str) -> str | None:
         try:
-            return hashlib.sha256((self.top / path).read_bytes()).hexdigest()
+            content = (self.top / path).read_bytes()
         except OSError:
             return ""
+        return None if _RECORD.match(content) else hashlib.sha256(content).hexdigest()
 
-    def hash_of_loads(
-        self, test: Path, reads: Sequence[str], opened: Iterable[str], but: Sequence[str]
-    ) -> str | None:
-        """Returns one hash over all that a test loads, but not below folders; None where it is not sure."""
+    def hash_of_loads(self, test: Path, reads: Sequence[str], opened: Iterable[str]) -> str | None:
+        """Returns one hash over all that a test loads; None where it is not sure.
+
+        Records of ours are no part of what a test does, wherever a run keeps them and whoever reads them.
+        """
         files, unsure = self.loads(test, reads, opened)
-        left_out = tuple(f"{self.path_of(folder)}/" for folder in but)
-        kept = sorted(path for path in files if not path.startswith(left_out))
-        text = "".join(f"{path}\0{self._hash_of(path)}\0" for path in kept)
+        hashes = ((path, self._hash_of(path)) for path in sorted(files))
+        text = "".join(f"{path}\0{sha256}\0" for path, sha256 in hashes if sha256 is not None)
         return None if unsure else hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
 

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from made_up_records import case_of, path_in, record, result_of
 from repositories import Repository
 
 from pytest_gpukern.arrays.compare import draw_poisons
 from pytest_gpukern.backends import backend as backends
+from pytest_gpukern.baseline.code_file import CodeFile, rendered
 from pytest_gpukern.run.device_session import DeviceSession
 from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.run.loaded_files import Project
@@ -48,23 +50,31 @@ def environment(monkeypatch, *, gpu=True, simulating=False, **settings):
     return Environment(settings, DeviceSession(settings, state))
 
 
-def test_the_hash_of_what_a_test_loads_is_the_same_wherever_records_are(tmp_path, monkeypatch):
-    repository, kept = Repository(tmp_path / "project"), tmp_path / "project/tests/kept"
-    repository.commit(tests__test_it="import os", tests__baselines__a="", tests__kept__a="", tests__data="")
-    opened = {"why_blind": "", "of_test": lambda: (), "looking_away": nullcontext}
+def test_records_are_no_part_of_what_a_test_loads_wherever_they_are_and_whoever_opens_them(
+    tmp_path, monkeypatch
+):
+    repository, data, here = Repository(tmp_path / "project"), "tests/data.json", tmp_path / "project/tests"
+    repository.write(tests__test_it="import os")
+    (repository.top / data).write_text("1")
+    record("create", result_of(case_of(here / "baselines")), result_of(case_of(tmp_path / "project/others")))
+    records = [path_in(here / "baselines"), path_in(repository.top / "others"), here / "exp.code.json"]
+    records[-1].write_bytes(rendered(CodeFile("exp")))
+    repository.commit()
+    seen = {data}
+    opened = {"why_blind": "", "of_test": lambda: seen, "looking_away": nullcontext}
 
-    def hashed(folder):
-        found = environment(monkeypatch, baseline_dir=folder)
+    def hashed():
+        found = environment(monkeypatch)
         found.opened = SimpleNamespace(project=Project.around(repository.top), **opened)
-        return found.files_of(repository.top / "tests/test_it.py", ())
+        return found.files_of(here / "test_it.py", ())
 
-    (repository.top / "tests/kept/a.py").write_text("a newer record")
-    first = hashed(kept)
-    (repository.top / "tests/baselines/a.py").write_text("a newer record")
-    assert first == hashed(kept)
-    assert first != hashed(None), "what lies elsewhere is no record to this run"
-    (repository.top / "tests/data.py").write_text("1")
-    assert first != hashed(kept)
+    first = hashed()
+    seen |= {of.relative_to(repository.top).as_posix() for of in records}  # of problems that ran before
+    for of in records:
+        of.write_text(of.read_text().replace("exp", "log"))
+    assert first == hashed()
+    (repository.top / data).write_text("2")
+    assert first != hashed()
 
 
 ON_HOST_ONLY = {"gpu": False}
