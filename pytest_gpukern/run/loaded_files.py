@@ -37,8 +37,8 @@ _NAME = re.compile(r"[\w-][\w.:-]*")
 _CACHED = re.compile(r"__pycache__/([^/]+?)\.[a-z]+-\d[^/]*\.pyc$")
 """A module's compiled code, by Python or by pytest."""
 _OF_TOOLS = re.compile(r"(^|/)(__pycache__|\.(git|pytest_cache|hypothesis|mypy_cache|benchmarks))(/|$)")
-_RECORD = re.compile(rb'\{\s*"schema": \d+,\s*"problem": ')
-"""How a baseline begins, and what kernels compile to."""
+_RECORD = re.compile(rb'\{\s*"schema": \d+,\s*"problem": "[^"]*",\s*"(device_model|cases)": ')
+"""How our records begin: of times, and of what kernels compile to."""
 _MOST_FOLDERS = 8192
 """As many as Linux lets a user watch, where nobody has raised that."""
 _GENERATED = re.compile(r"/(\.triton|torchinductor_[^/]+)/")
