@@ -12,13 +12,12 @@ from . import fake_gpu
 from .conftest import HOST_PROBLEM, IN_A_WORKERS_PROCESS, results_in
 
 SUITE = """
-import os
 import numpy as np
 import pytest
 
 def launch(a, b=1):
     return np.add(a, b)
-launch.takes_ns = float(os.environ.get("LAUNCH_TAKES_NS", 2000))
+launch.takes_ns = 2000.0
 
 @pytest.mark.gpu_benchmark(bytes=100, cache="hot", group="marked")
 def test_marked(benchmark):
@@ -37,6 +36,16 @@ def test_grouped(watched, n, dtype):
     watched.extra_info["bytes"] = 8 * n
     assert watched.pedantic(launch, (np.ones(n, dtype),), {"b": 3}, rounds=20).sum() == 4 * n
     watched.extra_info.update(n=np.int64(3), shape=(1, 2), device=object, share=np.float32(0.5))
+
+class TestOverridden:
+    @pytest.fixture
+    def benchmark(self, benchmark):
+        benchmark.group = "overridden"
+        return benchmark
+
+    @pytest.mark.gpu_benchmark
+    def test_by_name(self, request):
+        assert request.getfixturevalue("benchmark")(launch, 1) == 2
 
 def test_numpy(benchmark):
     assert "_raw" not in vars(benchmark) and "pedantic" not in vars(benchmark)
@@ -120,28 +129,24 @@ def measurement_of(pytester, name="test_it", path="run.json"):
 @pytest.mark.parametrize("workers", ["-n0", "-n1"])
 def test_marked_tests_are_measured_on_the_gpu_and_listed_by_pytest_benchmark(suite, pytester, workers):
     result = suite(SUITE, workers, "--benchmark-json=out.json", "--gpukern-report=run.json")
-    result.assert_outcomes(passed=5)
-    found = benchmarks_of(pytester)
-    by_itself = {"test_it.py::test_numpy"} if workers == "-n0" else set()  # under xdist it disables itself
-    marked = {"test_it.py::test_marked", "test_it.py::test_grouped[3]", "test_it.py::test_grouped[4]"}
-    assert set(found) == marked | by_itself
+    result.assert_outcomes(passed=6)
+    found = {name.partition("::")[2]: entry for name, entry in benchmarks_of(pytester).items()}
+    marked = ("test_marked", "test_grouped[3]", "test_grouped[4]", "TestOverridden::test_by_name")
+    by_itself = ("test_numpy",) if workers == "-n0" else ()  # under xdist it disables itself
+    assert set(found) == {*marked, *by_itself}
     for name in marked:
         assert found[name]["stats"]["median"] == pytest.approx(2e-6)
         assert found[name]["extra_info"]["gpukern"]["device"] == "Fake GPU"
-    if by_itself:
-        assert "gpukern" not in found["test_it.py::test_numpy"]["extra_info"]
-    assert set(results_in(pytester.path / "run.json")) == {
-        "test_it/test_marked",
-        "test_it/test_grouped[3]",
-        "test_it/test_grouped[4]",
-    }
-    for name in ("test_marked", "test_grouped[3]", "test_grouped[4]"):
-        listed = [line for line in result.outlines if line.startswith(f"{name} ")]
-        assert len(listed) == 1, "in pytest-benchmark's table; ours begins with spaces"
-    own = [line for line in result.outlines if line.startswith("test_numpy ")]
-    assert len(own) == len(by_itself), "its own times stay in its table"
+    for name in by_itself:
+        assert "gpukern" not in found[name]["extra_info"]
+    recorded = results_in(pytester.path / "run.json")
+    assert set(recorded) == {f"test_it/{name.replace('::', '.')}" for name in marked}
+    names = {name.rpartition(":")[2] for name in (*marked, "test_numpy")}
+    listed = [line.partition(" ")[0] for line in result.outlines if line.partition(" ")[0] in names]
+    assert sorted(listed) == sorted(entry["name"] for entry in found.values()), "ours begins with spaces"
     # names, groups, parameters and extra_info stay the suite's own, as JSON or text
-    marked, grouped = found["test_it.py::test_marked"], found["test_it.py::test_grouped[3]"]
+    assert found["TestOverridden::test_by_name"]["group"] == "overridden"
+    marked, grouped = found["test_marked"], found["test_grouped[3]"]
     assert (marked["group"], marked["param"], marked["params"]) == ("marked", None, None)
     assert (grouped["name"], grouped["group"]) == ("test_grouped[3]", "axpy")
     assert (grouped["param"], grouped["params"]) == ("3", {"n": 3, "dtype": "float32"})
@@ -295,34 +300,6 @@ def test_a_test_sees_of_its_fixture_what_pytest_benchmark_offers(suite, pytester
     assert not [name for name in found if name.partition("::test_")[2].startswith(NO_ENTRY)]
     assert len(found) == 6
     assert measurement_of(pytester, "test_iterations")["cache"] == "hot"
-
-
-def test_the_fixture_may_be_used_in_another_fixture_or_asked_for_by_name(suite, pytester):
-    test = """
-import pytest
-pytestmark = pytest.mark.gpu_benchmark
-
-@pytest.fixture
-def benchmark(benchmark):
-    benchmark.group = "overridden"
-    return benchmark
-
-@pytest.fixture
-def done(benchmark):
-    return benchmark(lambda: 42)
-
-def test_done(done):
-    assert done == 42
-
-def test_by_name(request):
-    assert request.getfixturevalue("benchmark")(lambda: 42) == 42
-"""
-    suite(test, "--benchmark-json=out.json").assert_outcomes(passed=2)
-    found = benchmarks_of(pytester)
-    assert set(found) == {"test_it.py::test_done", "test_it.py::test_by_name"}
-    for each in found.values():
-        assert each["group"] == "overridden"
-        assert each["stats"]["median"] == pytest.approx(1e-6)
 
 
 # pedantic

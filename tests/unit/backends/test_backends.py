@@ -75,10 +75,15 @@ def test_what_was_put_into_the_inputs_has_the_digest_that_they_have_then(workspa
 
 def test_an_adopted_array_is_what_is_compared_and_fetched(workspace):
     workspace.arrays["out"][...] = 1
+    own = workspace.bits("out")
     place = workspace.adopt("out", np.full((2, 3), 5, "float64").view(type(workspace.arrays["out"])))
     assert (place.shape, place.dtype, place.strides) == ((2, 3), np.dtype("float64"), None)
     assert workspace.fetch("out").tolist() == [[5] * 3] * 2
+    adopted = workspace.bits("out")
     assert workspace.compare("out", np.full((2, 3), 5.0), Tolerance()).mismatches == 0
+    assert adopted != own
+    workspace.poison()
+    assert workspace.bits("out") != adopted
 
 
 class Subclass(np.ndarray):
@@ -132,28 +137,20 @@ def test_looking_for_a_module_executes_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("missing", "expected"),
-    [((), None), (("numba", "numba.cuda"), "numba is not installed"), (("numba.cuda",), "numba-cuda is not")],
+    ("there", "compiles", "missing"),
+    [
+        ({"numba", "numba_cuda"}, False, None),
+        ({"numba", "numba_cuda"}, True, None),
+        ({"numba_cuda_mlir"}, False, None),  # which does for both where kernels are run
+        ({"numba_cuda_mlir"}, True, "numba"),
+        ({"numba"}, False, "numba-cuda"),  # though Numba has a target of its own
+    ],
 )
-@pytest.mark.parametrize("without", [("numba_cuda_mlir",), ()])
-def test_a_missing_library_is_named_by_the_package_that_brings_it(monkeypatch, missing, expected, without):
-    monkeypatch.setattr(backend_table, "installed", lambda module: module not in (*missing, *without))
-    found = backend_table.missing_library("numba", compiles=not without)
-    assert found == expected or found.startswith(expected)
-
-
-def test_numba_cuda_mlir_does_for_numba_where_kernels_are_run(monkeypatch):
-    monkeypatch.setattr(backend_table, "installed", lambda module: module == "numba_cuda_mlir")
-    assert backend_table.missing_library("numba") is None
-
-
-def test_the_cuda_target_is_numba_cuda_and_not_numbas_own(monkeypatch):
-    found = backend_table.importlib.util.find_spec
-    missing = ("numba_cuda", "numba_cuda_mlir")
-    finds = lambda name: None if name in missing else found(name)  # noqa: E731
+def test_a_missing_library_is_named_by_the_package_that_brings_it(monkeypatch, there, compiles, missing):
+    finds = dict.fromkeys(there, SimpleNamespace(submodule_search_locations=None)).get
     monkeypatch.setattr(backend_table.importlib.util, "find_spec", finds)
-    installing = "pip install 'pytest-gpukern[cu13]'"
-    assert backend_table.missing_library("numba") == f"numba-cuda is not installed; {installing}"
+    told = f"{missing} is not installed; pip install 'pytest-gpukern[cu13]'"
+    assert backend_table.missing_library("numba", compiles=compiles) == (missing and told)
 
 
 # copies to the host
@@ -287,6 +284,7 @@ def test_an_array_is_not_compared_with_itself(actual, expected):
         (OnDevice(MEMORY), MEMORY.tolist()),
         (type("DeviceNDArray", (NumbaLike,), {"__module__": "numba.cuda"})(), 1.0),
         (np.float32(1), np.float32(1)),
+        (MEMORY, MEMORY.copy().view(np.memmap)),  # an array in a file is a plain one
     ],
 )
 def test_what_has_memory_of_its_own_is_compared(actual, expected):
@@ -306,11 +304,6 @@ def test_a_subclass_of_numpys_array_is_compared_neither_way(value):
         refuse_what_proves_nothing(value, MEMORY)
     with pytest.raises(TypeError, match=r"expected is .* a subclass of numpy\.ndarray"):
         refuse_what_proves_nothing(MEMORY, value)
-
-
-def test_a_file_in_memory_is_a_plain_array(tmp_path):
-    made = np.memmap(tmp_path / "reference", "f8", "w+", shape=(3,))
-    refuse_what_proves_nothing(MEMORY, made)
 
 
 def test_a_stream_is_one_for_all_numbas_that_are_loaded_and_arrays_are_those_of_the_suites(monkeypatch):

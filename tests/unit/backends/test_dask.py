@@ -23,9 +23,7 @@ def cupy_events(monkeypatch):
 
 @pytest.fixture
 def backend(cupy_events):
-    from pytest_gpukern.backends.cupy import DaskBackend
-
-    return DaskBackend()
+    return cupy_module.DaskBackend()
 
 
 @pytest.fixture

@@ -276,14 +276,6 @@ def test_work_that_a_call_leaves_undone_is_told_with_the_remedy(call, told):
     assert fnmatch.fnmatchcase(found, told), found
 
 
-class Iterates:
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        raise StopIteration
-
-
 def test_values_that_compute_nothing_late_are_trusted(tmp_path):
     waited_for: Future[int] = Future()
     waited_for.set_result(1)
@@ -295,7 +287,7 @@ def test_values_that_compute_nothing_late_are_trusted(tmp_path):
             iter([1]),
             range(3),
             np.ones(3).flat,
-            Iterates(),
+            of_class(__iter__=lambda self: self, __next__=computes),
             file,
             {1: 2},
             of_class(get=computes),  # a mapping, a queue
@@ -363,20 +355,6 @@ def test_what_dlpack_cannot_hand_over_is_told_with_the_remedy(monkeypatch, told,
         to_host(array)
 
 
-class Misfit:
-    """Has an array interface of a user's making."""
-
-    def __init__(self, interface):
-        self.interface = interface
-
-    @property
-    def __array_interface__(self):
-        return self.interface()
-
-    def __getattr__(self, name):
-        raise RuntimeError(f"outside of a context: {name}")
-
-
 def nowhere(*shape):
     """Is a tensor that a compiler of PyTorch traces with: it has no memory."""
     interface = {"shape": shape, "typestr": "<f4", "data": (0, False), "version": 3}
@@ -394,8 +372,9 @@ def test_an_array_of_no_elements_may_lie_nowhere():
         lambda: Mock(spec=np.ndarray),
         lambda: MagicMock(spec=np.ndarray),
         lambda: np.array(["a"], np.dtypes.StringDType()),
-        lambda: Misfit(dict),
-        lambda: Misfit(lambda: {"shape": (3,), "typestr": "|u1", "version": 3, "data": b"abc"}),  # as PIL's
+        lambda: of_class(__array_interface__={}),
+        lambda: of_class(__getattr__=computes),  # a proxy outside of its context
+        lambda: of_class(__array_interface__={**STORED["__array_interface__"], "data": b"abc"}),  # as PIL's
     ],
 )
 def test_what_does_not_keep_to_a_protocol_is_no_array(make):

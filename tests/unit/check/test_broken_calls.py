@@ -35,30 +35,12 @@ def test_a_broken_call_gets_the_diagnosis_of_its_fault_at_once_or_when_it_is_ver
     assert row.says(found.message, 9)
 
 
-def as_variant(row, gpu, since=0, **settings):
-    gpu.poisons = draw_poisons("a run draws its own")
-    call, problem = on_host(compiled(row.does, since)), doubling(9, **LOOSE)
-    case = case_of(lambda a, out: functools.partial(call, a, out), problem=problem, **row.declared)
-    return run(case, FakeEnvironment(gpu, settings=measuring(**settings)))
-
-
 @EACH
 @pytest.mark.parametrize("times", [True, False])
 def test_a_broken_variant_gets_the_diagnosis_of_its_fault_and_has_no_times(row, times, gpu, timer):
-    result = as_variant(row, gpu, benchmark=times)
+    gpu.poisons = draw_poisons("a run draws its own")
+    call, problem = on_host(compiled(row.does)), doubling(9, **LOOSE)
+    case = case_of(lambda a, out: functools.partial(call, a, out), problem=problem, **row.declared)
+    result = run(case, FakeEnvironment(gpu, settings=measuring(benchmark=times)))
     assert row.says(result.diagnosis, 9, as_variant=True)
     assert result.measurements == ()
-
-
-@pytest.mark.parametrize("row", [row for row in BROKEN if row.is_always_wrong], ids=lambda row: row.name)
-@pytest.mark.parametrize("cache", ["cold", "hot"])
-@pytest.mark.parametrize("since", [5, 6, 60])
-def test_what_turns_wrong_once_it_is_timed_is_incorrect(row, since, cache, gpu, timer, events):
-    """Five launches are checked and fifty warm up, so each of these turns wrong before its timing ends."""
-    result = as_variant(row, gpu, since, cache=cache)
-    first, _, wrong = result.diagnosis.partition("\n")
-    assert first == "correct before timing, wrong after it"
-    written = row.fault == "input modified"  # for good, since nobody fills it again
-    assert wrong.startswith("out: wrong values") if written else row.says(wrong, 9, as_variant=True)
-    assert result.measurements == ()
-    assert "timed" in events

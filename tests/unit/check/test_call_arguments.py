@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from types import MethodType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from pytest_gpukern.check.call_arguments import arguments_of, declared_arguments, held_by, takes_keyword
 
-HERE = object()
 ONE, TWO, THREE = (np.zeros(number) for number in (1, 2, 3))
 
 
@@ -48,6 +46,9 @@ def test_an_output_is_named_by_position_from_either_end_or_by_name(outputs, foun
         (launch, (1, 2, 3, 4), "oout", "from 0 on; did you mean 'out'?"),
         (print, (1, ONE), "out", "from 0 on, such as outputs=1"),
         (print, (1, (7, ONE)), "out", "from 0 on, such as outputs='1[1]'"),
+        # no name is guessed where a callable takes any number or tells no signature
+        (lambda *args: None, (1,), "out", "no such argument; it has argument 0:"),
+        (dict.update, (1,), "out", "no such argument; it has argument 0:"),
     ],
 )
 def test_an_argument_that_is_not_there_is_refused_with_what_to_write(function, args, output, remedy):
@@ -85,12 +86,6 @@ def test_a_name_finds_what_warps_launch_hands_to_a_parameter_of_its_kernel():
 def test_a_dispatcher_that_is_no_kernels_hides_nothing_of_the_users_object():
     captured = SimpleNamespace(_dispatcher=SimpleNamespace(), x=np.zeros(2))
     assert "x" in [place for place, _ in held_by("", captured)]
-
-
-def test_a_name_is_not_guessed_where_a_callable_tells_no_signature_or_takes_any_number():
-    for function in (print, lambda *args: None, dict.update):
-        with pytest.raises(ValueError, match=r"no such argument; it has argument 0:"):
-            places(("out",), 1, function=function)
 
 
 GRID = ((2,), (64,), (ONE, {"x": TWO, "steps": [THREE, 7]}))
@@ -141,20 +136,3 @@ def test_one_argument_under_two_names_is_refused():
             places((3, again), 2.0, "x", "y", "out")
     with pytest.raises(ValueError, match=r"argument 2\[0\] is named twice"):
         places((2, "2[0]"), *GRID, function=print)
-
-
-def test_what_a_callable_has_at_hand_is_what_it_closes_over_names_or_is_bound_to():
-    near = object()
-
-    def closes_over():
-        return near, HERE, absent  # noqa: F821 - a name that is not there yet
-
-    bound = SimpleNamespace(inside=object())
-
-    def values(function):
-        return [held.value for held in held_by("", function)]
-
-    assert values(closes_over) == [near, HERE]
-    assert values(functools.partial(closes_over, 1, by=2)) == [1, 2, near, HERE]
-    assert values(MethodType(closes_over, bound)) == [bound, bound.inside, near, HERE]
-    assert values(object()) == []

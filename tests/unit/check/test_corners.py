@@ -39,28 +39,16 @@ def forgets_the_last(least):
     return prepare
 
 
-def test_a_right_variant_is_checked_at_every_size_and_says_where():
-    launched = []
-
-    def prepare(a, out, n):
-        launched.append(n)
-        return right(a, out)
-
-    result = checked(with_sizes(0, 1, 9), prepare)
-    assert result.correctness is Correctness.PASSED
-    assert result.corners == ("n=0", "n=1", "n=9")
-    assert launched == [8, 0, 1, 9]
-    assert result.notes == ()
-
-
 @pytest.mark.parametrize(
     ("tool", "sizes", "notes"),
     [
-        (None, (1, 65, 127, 3, 129), ()),
-        ("memcheck", (1, 65), ("n=127, n=3, n=129: a launch took 3.0 s under memcheck at n=65",)),
+        (None, (0, 65, 127, 3, 129), ()),
+        ("memcheck", (0, 65), ("n=127, n=3, n=129: a launch took 3.0 s under memcheck at n=65",)),
     ],
 )
-def test_under_a_tool_no_size_follows_one_that_was_slow(monkeypatch, tool, sizes, notes):
+def test_each_size_is_checked_and_told_and_under_a_tool_none_that_follows_a_slow_one(
+    monkeypatch, tool, sizes, notes
+):
     clock = FakeClock()
 
     def slow_from_65_on(a, out, n):
@@ -69,7 +57,7 @@ def test_under_a_tool_no_size_follows_one_that_was_slow(monkeypatch, tool, sizes
 
     monkeypatch.setattr("pytest_gpukern.check.engine.time", clock)
     monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", tool or "")
-    result = checked(with_sizes(1, 65, 127, 3, 129), slow_from_65_on)
+    result = checked(with_sizes(0, 65, 127, 3, 129), slow_from_65_on)
     assert result.correctness is Correctness.PASSED
     assert result.corners == tuple(f"n={n}" for n in sizes)
     assert result.notes == tuple(Note(f"not checked at {left_out}", About.SIZES) for left_out in notes)
