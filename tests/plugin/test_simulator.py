@@ -464,22 +464,7 @@ import os
 if os.environ.get("NUMBA_ENABLE_CUDASIM"):
     raise RuntimeError("unset NUMBA_ENABLE_CUDASIM: there is no simulator for this")
 """
-NEVER_RAISED = (
-    "raise ExceptionGroup('parts', [RuntimeError('unset NUMBA_ENABLE_CUDASIM')])\n",
-    "raise KeyError('x') from RuntimeError('unset NUMBA_ENABLE_CUDASIM')\n",
-)
 NOT_TO_BE_LOADED = "raise AssertionError('the wheel, which needs a GPU')"
-
-
-def test_a_refusal_of_the_simulator_that_was_not_raised_itself_skips_a_module_and_others_are_errors(pytester):
-    other = REFUSES.replace("unset NUMBA_ENABLE_CUDASIM", "wrong")
-    pytester.makepyfile(test_group=NEVER_RAISED[0], test_cause=NEVER_RAISED[1], test_other=other)
-    result = pytester.runpytest_subprocess(
-        "--gpukern-simulator=always", "-rs", "--continue-on-collection-errors"
-    )
-    result.assert_outcomes(skipped=2, errors=1)
-    refuses = "1 refuses to start while NUMBA_ENABLE_CUDASIM is set*"
-    result.stdout.fnmatch_lines_random([f"SKIPPED *test_{name}.py:{refuses}" for name in ("group", "cause")])
 
 
 @pytest.mark.parametrize("wheel", [None, NOT_TO_BE_LOADED])
@@ -491,9 +476,13 @@ def test_a_suite_of_numba_cuda_mlir_is_checked_in_the_simulator_with_and_without
         test_compiler="from numba_cuda_mlir.extending import lower\n\ndef test_it(): pass\n",
         refuses=REFUSES,
         test_refuses="import refuses\n\ndef test_it(): pass\n",
+        test_group="raise ExceptionGroup('parts', [RuntimeError('unset NUMBA_ENABLE_CUDASIM')])\n",
+        test_cause="raise KeyError('x') from RuntimeError('unset NUMBA_ENABLE_CUDASIM')\n",
+        test_other=REFUSES.replace("unset NUMBA_ENABLE_CUDASIM", "wrong"),
     )
-    result = pytester.runpytest_subprocess("--gpukern-simulator=always", "-rA", "-p", "no:cacheprovider")
-    result.assert_outcomes(passed=2, failed=2, skipped=2)
+    options = ("--gpukern-simulator=always", "--continue-on-collection-errors")
+    result = pytester.runpytest_subprocess(*options, "-rA", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=2, failed=2, skipped=4, errors=1)
     result.stdout.fnmatch_lines_random(
         [
             "PASSED *numba.kernel/n=8]*",
@@ -502,5 +491,6 @@ def test_a_suite_of_numba_cuda_mlir_is_checked_in_the_simulator_with_and_without
             "INCORRECT: y: 4 of 8 elements still hold poison*",
             "SKIPPED * not in the simulator: a part of the compiler (numba_cuda_mlir.extending)",
             "SKIPPED *refuses.py:3 refuses to start while NUMBA_ENABLE_CUDASIM is set (*): have it ask *",
+            *(f"SKIPPED *test_{name}.py:1 refuses to start while *" for name in ("group", "cause")),
         ]
     )
