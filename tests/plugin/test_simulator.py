@@ -100,10 +100,6 @@ def test_launches_nothing(gpu_benchmark):
 def count(total):
     cuda.atomic.add(total, 0, 1)
 
-linked = cuda.jit(link=["count.cu"])(count)
-def test_linked(gpu_benchmark):
-    gpu_benchmark(linked[1, 1], x.copy())
-
 @pytest.mark.gpu_benchmark(inout="total")
 @pytest.mark.parametrize("expected", [12, 3])
 def test_pool(gpu_benchmark, expected):
@@ -114,9 +110,6 @@ def test_pool(gpu_benchmark, expected):
     total[:] = 0
     gpu_benchmark(launch, total)
     gpu_benchmark.verify(total, np.full(1, expected))
-
-def test_ufunc(gpu_device):
-    assert list(square(x[:3])) == [0, 1, 4]
 
 def test_plain_shuffle(gpu_benchmark):
     gpu_benchmark(shuffle[1, 32], x.copy())
@@ -177,10 +170,9 @@ IN_THE_SIMULATOR = [
     ("test_doubling[doubling/numba.returned/n=8]", "PASSED", ""),
     ("test_doubling[doubling/numba.of_the_host/n=8]", "FAILED", "returned numpy.ndarray, but backend numba"),
     ("test_doubling[doubling/host.numpy/n=8]", "PASSED", "CUDA simulator: correctness only, never speed"),
-    *[(f"test_{name}", "PASSED", "") for name in ("plain", "pedantic", "launches_nothing", "ufunc")],
+    *[(f"test_{name}", "PASSED", "") for name in ("plain", "pedantic", "launches_nothing")],
     ("test_plain_shuffle", "SKIPPED", SHUFFLES),
     ("test_shuffle_in_a_fixture", "SKIPPED", SHUFFLES),
-    ("test_linked", "SKIPPED", "not in the simulator: a kernel linked with other code (cuda.jit(link=…))"),
     ("test_pool[12]", "PASSED", ""),
     ("test_pool[3]", "FAILED", "expected 3, actual 12"),
     ("test_doubling[doubling/numba.shuffled/n=8]", "SKIPPED", SHUFFLES),
