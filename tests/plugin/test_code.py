@@ -297,25 +297,16 @@ def test_another_revision_needs_no_record(pytester, suite):
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("of_cases", "option", "said"),
     [
-        ("--gpukern-code=sm_91", "'sm_91' is none of sm_75, sm_80, *or recorded"),
-        ("--gpukern-code=recorded", "no machine code of the selected tests is on record; name *"),
+        ("", "--gpukern-code=sm_91", "'sm_91' is none of sm_75, sm_80, *or recorded"),
+        ("", "--gpukern-code=recorded", "no machine code of the selected tests is on record; name *"),
+        ('"x": {"like": "y"}', "--gpukern-code=recorded", "*/scaling.code.json: *'y' has no code itself*"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_remedy(pytester, suite, option, said):
+def test_what_cannot_be_is_refused_with_the_remedy(pytester, suite, of_cases, option, said):
+    (pytester.mkdir("baselines") / "scaling.code.json").write_text(
+        f'{{"schema": 1, "problem": "scaling", "cases": {{{of_cases}}}}}'
+    )
     result = run(pytester, option, status=pytest.ExitCode.USAGE_ERROR)
     result.stderr.fnmatch_lines([f"ERROR: {option}: {said}"])
-
-
-def test_a_damaged_record_is_named_and_left(pytester, suite):
-    suite.write_text(ONE_POINT)
-    folder = pytester.path / "baselines"
-    folder.mkdir()
-    (folder / "scaling.code.json").write_text(
-        '{"schema": 1, "problem": "scaling", "cases": {"x": {"like": "y"}}}'
-    )
-    result = run(pytester, "--gpukern-code=sm_90", status=pytest.ExitCode.USAGE_ERROR)
-    assert "scaling.code.json" in result.stderr.str()
-    assert "'y' has no code itself" in result.stderr.str()
-    assert (folder / "scaling.code.json").read_text().startswith('{"schema": 1')

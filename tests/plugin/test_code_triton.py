@@ -254,17 +254,12 @@ for chosen in ({}, {"add": answers}, {"other": answers}, {"add": {"BLOCK": "1"}}
     assert [[of["grid"][0], of["sm_90"][1][0]] for of in launches] == [first, last, first, first]
 
 
-TUNED = """
+TUNED = f"""
 import torch
 import triton
 import triton.language as tl
-
-@triton.jit
-def add(x, y, n, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(y + at, tl.load(x + at, mask=at < n) + 1, mask=at < n)
-
-some = [triton.Config({"BLOCK": size}, num_warps=warps) for size, warps in ((128, 1), (256, 2), (512, 4))]
+{ADD}
+some = [triton.Config({{"BLOCK": size}}, num_warps=warps) for size, warps in ((128, 1), (256, 2), (512, 4))]
 tuned = triton.autotune(some, key=["n"])(add)
 
 def test_tuned(gpu_benchmark):

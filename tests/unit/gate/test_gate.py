@@ -379,6 +379,7 @@ def test_a_record_of_other_devices_is_compared_with_more_doubt_and_says_so(cards
     assert found.reason.endswith(f"; {remark}; by hand" if remark else "threshold 2 %; by hand")
     assert found.other_card is (own == "c")
     assert not verdict(new(4), on(cards, CALM[:3]), device=None, shared=QUIET).other_card, "not known"
+    assert verdict(new(4), on("aaa", CALM[:3]), device="c", shared=APART).kind is UNDECIDED, "of one device"
 
 
 def test_three_sessions_of_its_own_device_are_all_that_a_device_is_compared_with():

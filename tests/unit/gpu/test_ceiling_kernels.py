@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import itertools
 import re
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -44,13 +45,6 @@ FIGURE_OF = {
 }
 
 
-class FakeKernel:
-    def __init__(self, source, name):
-        self.name = name
-        self.c_type = re.findall(r"^#define T (\w+)", source, re.MULTILINE)
-        self.occupancy = SimpleNamespace(max_active_blocks_per_multiprocessor=lambda block, shared: 8)
-
-
 class FakeEvent:
     """Reads the device's time when the stream reached it."""
 
@@ -84,7 +78,8 @@ class Machine:
         self.copied_by_kernel = self.copied_by_driver = True
         self.kernel_copy_slower = self.driver_copy_slower = 1.0
         self.refused = ()
-        self.log = []
+        self.called = []
+        self.addresses = itertools.count(1000)
         self.live = {}
         self.pinned = set()
         self.compiled = []
@@ -107,8 +102,10 @@ class Machine:
     def kernel(self, source, name):
         if (source, name) not in self.kernels:
             self.host_ns += 1e8
-            self.kernels[source, name] = FakeKernel(source, name)
-            self.compiled += self.kernels[source, name].c_type
+            c_type = re.findall(r"^#define T (\w+)", source, re.MULTILINE)
+            occupancy = SimpleNamespace(max_active_blocks_per_multiprocessor=lambda block, shared: 8)
+            self.kernels[source, name] = SimpleNamespace(name=name, c_type=c_type, occupancy=occupancy)
+            self.compiled += c_type
         return self.kernels[source, name]
 
     def launch(self, kernel, threads, *arguments):
@@ -143,7 +140,6 @@ class Machine:
     def core_launch(self, stream, config, kernel, *arguments):
         assert stream is self.stream
         name = kernel.name
-        self.log.append((name, config, arguments))
         if name == "gpukern_fma":
             assert arguments[0] in self.live
             threads = config.grid * config.block
@@ -167,7 +163,7 @@ class Machine:
     # the driver
 
     def checked(self, call, *arguments):
-        self.log.append((call, arguments))
+        self.called.append((call, arguments))
         if call in self.refused:
             raise CudaError(f"{call}: CUDA_ERROR_OUT_OF_MEMORY")
         return getattr(self, call.lower())(*arguments)
@@ -217,9 +213,7 @@ class FakeArray:
         if self.nbytes > machine.free_bytes():
             raise CudaError("cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY")
         self.machine = machine
-        self.pointer = 1000 + len(machine.log)
-        while self.pointer in machine.live:
-            self.pointer += 1
+        self.pointer = next(machine.addresses)
         self.content = None
         machine.live[self.pointer] = self
 
@@ -348,7 +342,7 @@ def test_what_is_copied_is_far_larger_than_the_l2_and_leaves_half_of_the_memory_
 ):
     machine = Machine(free=free_mib * MIB, l2_bytes=l2_mib * MIB)
     found = measured_on(machine)
-    sizes = {entry[1][2] for entry in machine.log if entry[0] == "cuMemcpyDtoDAsync"}
+    sizes = {arguments[2] for call, arguments in machine.called if call == "cuMemcpyDtoDAsync"}
     assert sizes == {copied_mib * MIB}
     assert found.values["device_copy_bytes_per_s"] == pytest.approx(4.29e12, rel=0.003)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 
 import numpy as np
 import pytest
 from fake_nvml import UUIDS, FakeNvml
 from msgspec import structs
+from repositories import Repository
 
 from pytest_gpukern.gpu.fingerprint import (
     cpu_model,
@@ -115,37 +115,19 @@ GITHUB = {
     "GITHUB_RUN_ID": "7",
     "GITHUB_REF_NAME": "main",
 }
-AUTHOR = ("-c", "user.name=a", "-c", "user.email=a@b")
 
 
-@pytest.fixture
-def repository(tmp_path):
-    """A folder with one commit on `main`, and what asks git there."""
-
-    def git(*arguments):
-        done = subprocess.run(
-            ["git", *AUTHOR, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
-
-    git("init", "-q", "-b", "main")
-    (tmp_path / "kernel.py").write_text("1")
-    git("add", ".")
-    git("commit", "-qm", "first")
-    return tmp_path, git
-
-
-def test_commit_branch_and_changes_are_known_of_a_repository(repository):
-    folder, git = repository
-    commit = git("rev-parse", "HEAD")
-    (folder / "untracked").write_text("")
-    assert take_provenance(folder, PATH) == Provenance(commit, False, "main")
-    (folder / "kernel.py").write_text("2")
-    assert take_provenance(folder, {**PATH, "GIT_DIR": "/nowhere"}) == Provenance(commit, True, "main")
-    git("checkout", "-q", "--detach", "-f")
-    assert take_provenance(folder, PATH) == Provenance(commit, False, None)
+def test_commit_branch_and_changes_are_known_of_a_repository(tmp_path):
+    repository = Repository(tmp_path)
+    commit = repository.commit(kernel="1")
+    repository.write(untracked="")
+    assert take_provenance(tmp_path, PATH) == Provenance(commit, False, "main")
+    repository.write(kernel="2")
+    assert take_provenance(tmp_path, {**PATH, "GIT_DIR": "/nowhere"}) == Provenance(commit, True, "main")
+    repository.git("checkout", "-q", "--detach", "-f")
+    assert take_provenance(tmp_path, PATH) == Provenance(commit, False, None)
     page = "https://github.com/me/kernels/actions/runs/7"
-    assert take_provenance(folder, {**PATH, **GITHUB}) == Provenance(commit, False, "main", page)
+    assert take_provenance(tmp_path, {**PATH, **GITHUB}) == Provenance(commit, False, "main", page)
 
 
 def test_without_git_a_repository_or_a_commit_nothing_is_made_up(tmp_path):

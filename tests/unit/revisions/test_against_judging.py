@@ -15,7 +15,6 @@ from pytest_gpukern.revisions.judging import (
     shared_spreads,
     without_times,
 )
-from pytest_gpukern.values.difference import NEW_CODE, SAME_CODE
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.verdict_table import VerdictKind
@@ -24,10 +23,9 @@ THRESHOLD = 0.02
 BASE_NS = (1000.0, 1001.0, 999.0, 1000.5)
 
 
-def ending(median_ns=1000.0, label="cupy.exp", code=None, **changes):
+def ending(median_ns=1000.0, label="cupy.exp", **changes):
     """Returns the ending of a session in which the test passed."""
-    kernels = (structs.replace(EXP_KERNEL.kernel, machine_code_sha256=code),) if code else ()
-    return Ending("passed", "", result(label, measured(median_ns, **changes), kernels=kernels))
+    return Ending("passed", "", result(label, measured(median_ns, **changes)))
 
 
 def sessions(medians_ns, **changes):
@@ -38,34 +36,24 @@ def times(factor):
     return tuple(factor * median_ns for median_ns in BASE_NS)
 
 
-def concluded(*cases, again=None):
-    """Returns the conclusions on cases, and the suspects that fresh sessions decided."""
-    named = {f"case {number}": case for number, case in enumerate(cases)}
-    rule = Rule(THRESHOLD, shared_spreads(cases))
-    found = {name: conclude(case, rule) for name, case in named.items()}
-    suspects = [name for name, conclusion in found.items() if conclusion.suspected]
-    for name in suspects if again else ():
-        found[name] = confirm(found[name], again, rule)
-    return list(found.values()), suspects
+def concluded(case, again=None):
+    """Returns the conclusion on a case, if it is a suspect by these fresh sessions."""
+    rule = Rule(THRESHOLD, shared_spreads([case]))
+    found = conclude(case, rule)
+    return confirm(found, again, rule) if again and found.suspected else found
 
 
-def only_verdict(case, **options):
-    (conclusion,), _ = concluded(case, **options)
-    (verdict,) = conclusion.verdicts.values()
+def only_verdict(case, again=None):
+    (verdict,) = concluded(case, again).verdicts.values()
     return verdict
 
 
-def test_a_suspect_is_measured_again_and_slower_only_if_that_says_so():
-    suspect = (sessions(BASE_NS), sessions(times(1.1)))
-    twice = sessions(BASE_NS[:2])
-    same = (sessions(BASE_NS), sessions(BASE_NS))
-    assert concluded(same, suspect, again=suspect)[1] == ["case 1"], "its neighbour is left alone"
+def test_a_suspect_is_slower_only_if_fresh_sessions_say_so():
+    suspect, twice = (sessions(BASE_NS), sessions(times(1.1))), sessions(BASE_NS[:2])
     assert only_verdict(suspect).suspected
-    confirmed = only_verdict(suspect, again=(twice, sessions(times(1.1)[:2])))
-    assert (confirmed.kind, confirmed.suspected) == (VerdictKind.SLOWER, False)
-    refuted = only_verdict(suspect, again=(twice, twice))
-    assert refuted.kind is not VerdictKind.SLOWER
-    assert not refuted.suspected
+    for fresh, slower in ((sessions(times(1.1)[:2]), True), (twice, False)):
+        verdict = only_verdict(suspect, again=(twice, fresh))
+        assert (verdict.kind is VerdictKind.SLOWER, verdict.suspected) == (slower, False)
 
 
 def test_a_suspicion_that_two_fresh_pairs_leave_open_is_kept_until_more_decide():
@@ -83,7 +71,7 @@ def test_a_suspicion_that_two_fresh_pairs_leave_open_is_kept_until_more_decide()
         return (both([1e6] * sessions, [1000.0] * sessions), both(copies, kernels))
 
     case = (both([1e6] * 4, BASE_NS), both([1.99e6, 2.01e6, 2e6, 2e6], times(1.1)))
-    (first,), _ = concluded(case)
+    first = concluded(case)
     rule = Rule(THRESHOLD, shared_spreads([case]))
     open_still = confirm(first, fresh(2), rule, last=False)
     decided = confirm(open_still, fresh(4), rule, last=False)
@@ -110,7 +98,7 @@ def test_a_suspicion_that_its_further_sessions_cannot_decide_is_invalid_and_says
 def test_a_suspect_that_fails_when_it_is_measured_again_fails():
     suspect = (sessions(BASE_NS), sessions(times(1.1)))
     again = (sessions(BASE_NS[:2]), (ending(), Ending("failed", "INCORRECT: y", None)))
-    (conclusion,), _ = concluded(suspect, again=again)
+    conclusion = concluded(suspect, again)
     assert conclusion.outcome == "failed"
     assert (
         conclusion.text == "failed in 1 of 2 sessions of the working tree, first in session 2: INCORRECT: y"
@@ -120,7 +108,7 @@ def test_a_suspect_that_fails_when_it_is_measured_again_fails():
 def test_a_test_that_is_wrong_in_one_session_is_reported_as_wrong():
     wrong = structs.replace(result("cupy.exp"), correctness=Correctness.INCORRECT)
     head = (ending(), Ending("failed", "INCORRECT: y", wrong), ending(), ending())
-    (conclusion,), _ = concluded((sessions(BASE_NS), head))
+    conclusion = concluded((sessions(BASE_NS), head))
     assert conclusion.result == wrong
     assert conclusion.verdicts == {}
 
@@ -168,20 +156,9 @@ def test_a_pair_with_an_invalid_session_is_left_out_and_said():
 
 def test_a_slower_host_variant_is_told_and_never_suspected():
     case = (sessions(BASE_NS, label="host.exp"), sessions(times(1.1), label="host.exp"))
-    (conclusion,), asked = concluded(case, again=case)
-    (verdict,) = conclusion.verdicts.values()
-    assert (verdict.suspected, verdict.false_alarm, asked) == (False, 0.0, [])
-    assert verdict.kind is not VerdictKind.SLOWER or "fails no test" in verdict.reason
-
-
-@pytest.mark.parametrize(
-    ("code", "differences"),
-    [("aa", (SAME_CODE,)), ("bb", (NEW_CODE,)), (None, ())],
-)
-def test_a_verdict_says_whether_the_machine_code_is_the_same(code, differences):
-    case = (sessions(BASE_NS, code="aa"), sessions(BASE_NS, code=code))
     verdict = only_verdict(case)
-    assert verdict.differences == differences
+    assert (verdict.suspected, verdict.false_alarm) == (False, 0.0)
+    assert verdict.kind is not VerdictKind.SLOWER or "fails no test" in verdict.reason
 
 
 def test_a_verdict_says_what_else_changed_in_the_kernels_and_how_often_they_are_launched():
@@ -236,13 +213,13 @@ def test_a_case_that_is_measured_for_another_scope_is_the_same_code_where_time_d
 def test_what_a_session_that_asked_has_checked_counts_and_its_times_do_not():
     asking = known(5000.0, corners=("n=257",), notes=(Note("seen"),))
     case = tuple((without_times(asking), *sessions(BASE_NS)) for _ in "ab")
-    (found,), _ = concluded(case)
+    found = concluded(case)
     assert (found.result.corners, found.result.notes) == (("n=257",), (Note("seen"),))
     assert found.verdicts[KERNEL].kind is VerdictKind.SAME
     assert len(found.verdicts[KERNEL].pairs) == len(BASE_NS)
     assert [session.valid for session in found.sessions] == [True] * 3
     wrong = Ending("failed", "INCORRECT: y", None)
-    (found,), _ = concluded((case[0], (wrong, *case[1][1:])))
+    found = concluded((case[0], (wrong, *case[1][1:])))
     assert found.outcome == "failed"
 
 
@@ -306,5 +283,5 @@ def test_a_time_is_of_the_same_work_where_both_sides_passed_and_did_what_is_know
     ],
 )
 def test_what_the_working_tree_did_not_pass_is_what_it_was(head, ended):
-    (found,), _ = concluded(((ending(),), (head,)))
+    found = concluded(((ending(),), (head,)))
     assert found[:3] == (*ended, None)
