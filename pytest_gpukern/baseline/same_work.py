@@ -20,6 +20,8 @@ class SameWork(enum.Enum):
     NO = "something differs or is not known"
     SEEN = "what timers see is the same"
     """What they do not see may differ, such as a number of rounds; so the times have to agree, too."""
+    FILES = "no file of the project differs that the test loads"
+    """What is no file may differ, such as an option. So a time that is slower is measured all the same."""
     ALL = "what no timer sees is the same, too"
 
 
@@ -30,10 +32,10 @@ def same_work(now: Result, before: Result, key: str) -> SameWork:
     parameters, libraries, driver, the card's model and its clock and power policy have to agree, too. The
     card itself may differ.
 
-    Timers see neither scalar arguments, nor what a closure holds. All is known if every file that the test
-    loaded is the same, or if the scalar arguments are known on both sides. Scalars do not tell what the host
-    does between two launches, so they suffice for a call of one kernel. Code of ours makes the copies of a
-    transfer, and the inputs say which.
+    Timers see neither scalar arguments, nor what a closure holds. Both are the same if all files are, unless
+    they come from elsewhere. All is known if the scalar arguments are known on both sides. These do not tell
+    what the host does between two launches, so they suffice for a call of one kernel. Code of ours makes the
+    copies of a transfer, and the inputs say which.
     """
     timed = [(result, time) for result in (now, before) if (time := result.time(key)) is not None]
     if len(timed) < 2 or not now.case.on_gpu or conditions_of(now, key) != conditions_of(before, key):
@@ -51,7 +53,9 @@ def same_work(now: Result, before: Result, key: str) -> SameWork:
     same_files = bool(now.files) and now.files == before.files
     one_kernel = key.startswith("kernel/") and len(timed[0][1].order) == 1
     by_scalars = one_kernel and None not in inputs | scalars
-    return SameWork.ALL if known and (same_files or by_scalars) else SameWork.SEEN
+    if known and by_scalars:
+        return SameWork.ALL
+    return SameWork.FILES if known and same_files else SameWork.SEEN
 
 
 def newest(past: Sequence[SessionTime]) -> Result:

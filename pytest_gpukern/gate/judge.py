@@ -311,15 +311,17 @@ def confirm(suspicion: Verdict, fresh: Fresh, basis: Basis | Paired, *, last: bo
     return suspicion if may_be and verdict.kind is VerdictKind.UNDECIDED and not last else verdict
 
 
-def unless_same_code(verdict: Verdict, *, all_known: bool) -> Verdict:
+def unless_same_code(verdict: Verdict, *, all_known: bool, by_files: bool = False) -> Verdict:
     """Returns the verdict on a time whose session did the same as its record, as far as timers see.
 
     It is SAME CODE where the time does not decide. On a card that is not on record, SLOWER decides nothing
-    either: cards differ. If not `all_known`, something may differ that timers do not see, such as a number of
-    rounds. Then the time has to agree within half the threshold, which another card's does not tell.
+    either: cards differ. But it does if all is known `by_files` alone, which tell of no option or variable.
+    If not `all_known`, something may differ that timers do not see, such as a number of rounds. Then the time
+    has to agree within half the threshold, which another card's does not tell.
     """
     is_open = verdict.kind is VerdictKind.UNDECIDED
-    if not is_open and not (verdict.kind is VerdictKind.SLOWER and verdict.other_card):
+    doubtful = verdict.kind is VerdictKind.SLOWER and verdict.other_card and not by_files
+    if not is_open and not doubtful:
         return verdict
     limit, ratio = math.log1p(verdict.threshold or 0.0) / 2, verdict.ratio
     agrees = ratio is not None and not verdict.other_card and abs(math.log(ratio)) <= limit

@@ -35,7 +35,6 @@ from pytest_gpukern.session.plan import Ahead
 from pytest_gpukern.values.backend_table import imports_of
 from pytest_gpukern.values.grouping import grouped
 from pytest_gpukern.values.phases import phase
-from pytest_gpukern.values.result import Verdict
 from pytest_gpukern.values.untrusted_json import first_line
 from pytest_gpukern.values.verdict_table import VerdictKind
 
@@ -178,10 +177,7 @@ def measured_beside(
             found[test.result.nodeid] = " ".join(str(error).split())
     for revisions, tests in by_commit.items():
         if revisions.identical:
-            same = Verdict(VerdictKind.SAME_CODE, f"the working tree is {revisions.short}, as recorded")
-            for result in (test.result for test in tests):
-                verdicts = {time.key: same for time in result.measurements}
-                found[result.nodeid] = Ending("passed", "", structs.replace(result, verdicts=verdicts))
+            found |= {test.result.nodeid: _identical(test, revisions.short) for test in tests}
             continue
         try:
             for name, conclusion in _beside(config, revisions, tests, children):
@@ -190,6 +186,16 @@ def measured_beside(
             for test in tests:
                 found.setdefault(test.result.nodeid, " ".join(str(error).split()))
     return found
+
+
+def _identical(test: Open, commit: str) -> Ending | str:
+    """Returns how a test of the very commit that was recorded ends: what differs from it is not in git."""
+    result, reason = test.result, f"the working tree is {commit}, as recorded"
+    if not test.same_files:
+        return f"{reason}, but not all that the test did there"
+    same = {"kind": VerdictKind.SAME_CODE, "suspected": False, "false_alarm": 0.0}
+    verdicts = {key: result.verdicts[key].adding(reason, **same) for key in test.keys}
+    return Ending("passed", "", structs.replace(result, verdicts=verdicts))
 
 
 def _beside(

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from importlib.machinery import PathFinder
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from posixpath import basename, dirname, isfile, join, realpath  # as git writes paths
 from typing import Any
@@ -37,8 +37,9 @@ _NAME = re.compile(r"[\w-][\w.:-]*")
 _CACHED = re.compile(r"__pycache__/([^/]+?)\.[a-z]+-\d[^/]*\.pyc$")
 """A module's compiled code, by Python or by pytest."""
 _OF_TOOLS = re.compile(r"(^|/)(__pycache__|\.(git|pytest_cache|hypothesis|mypy_cache|benchmarks))(/|$)")
+_NAME_OF_RECORD = re.compile(r"[^/]\.[\w-]+\.json$")
 _RECORD = re.compile(rb'\{\s*"schema": \d+,\s*"problem": "[^"]*",\s*"(device_model|cases)": ')
-"""How our records begin: of times, and of what kernels compile to."""
+"""How our records are called and begin: those of times, and of what kernels compile to."""
 _MOST_FOLDERS = 8192
 """As many as Linux lets a user watch, where nobody has raised that."""
 _GENERATED = re.compile(r"/(\.triton|torchinductor_[^/]+)/")
@@ -100,7 +101,7 @@ class Project:
         """
         start, known = self.path_of(test), self.tracked | self.changed
         files, unsure = self.imported(start, *opened)
-        beginnings = [f"{dirname(start)}/"]
+        beginnings = [join(dirname(start), "")]  # of all in the top folder
         for pattern in reads:
             beginnings.append(self.path_of(join(self.top, dirname(start), re.split(r"[*?[]", pattern)[0])))
             if not any(path.startswith(beginnings[-1]) for path in self.comparable | self.changed):
@@ -169,18 +170,20 @@ class Project:
         return frozenset(files)
 
     def _hash_of_file(self, path: str) -> str | None:
+        """Returns a hash of a file's content; None for a record of ours."""
         try:
             content = (self.top / path).read_bytes()
         except OSError:
             return ""
-        return None if _RECORD.match(content) else hashlib.sha256(content).hexdigest()
+        is_record = _NAME_OF_RECORD.search(path) and _RECORD.match(content)
+        return None if is_record else hashlib.sha256(content).hexdigest()
 
     def hash_of_loads(self, test: Path, reads: Sequence[str], opened: Iterable[str]) -> str | None:
         """Returns one hash over all that a test loads; None where it is not sure.
 
         Records of ours are no part of what a test does, wherever a run keeps them and whoever reads them.
         """
-        files, unsure = self.loads(test, reads, opened)
+        files, unsure = self.loads(test, reads, [of for of in opened if self._hash_of(of) is not None])
         hashes = ((path, self._hash_of(path)) for path in sorted(files))
         text = "".join(f"{path}\0{sha256}\0" for path, sha256 in hashes if sha256 is not None)
         return None if unsure else hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
@@ -195,16 +198,21 @@ class OpenedFiles:
 
     Attributes:
         project: whose files they are.
+        rootdir: what names of tests are relative to.
         why_blind: why it does not see all, in words; empty if it does.
     """
 
     _OPENED, _CREATED, _OVERFLOW, _FOLDER = 0x20, 0x100 | 0x80, 0x4000, 0x40000000
     """IN_OPEN, IN_CREATE | IN_MOVED_TO, IN_Q_OVERFLOW and IN_ISDIR of <sys/inotify.h>."""
 
-    def __init__(self, project: Project) -> None:
-        self.project, self.why_blind, self._queue = project, "", -1
+    def __init__(self, project: Project, rootdir: Path) -> None:
+        self.project, self.rootdir, self.why_blind, self._queue = project, rootdir, "", -1
         self._folders: dict[int, str] = {}
-        self._data, self._loaded = set[str](), set[str]()
+        self._seen, self._loaded = set[str](), set[str]()
+        self._by_files = dict[str, set[str]]()  # test file → what was opened while its tests were collected
+        self._imports_of = functools.cache(
+            lambda *files: project.imported(*(project.path_of(rootdir / file) for file in files))[0]
+        )
         self._when = BEFORE
         self._opened = defaultdict[str, set[str]](set)
         try:
@@ -241,21 +249,30 @@ class OpenedFiles:
 
         A module, fixture or plugin may keep for every test what was opened before tests, or between them.
         """
-        self._opened[self._when] |= self._events() | self._strangers()
+        self._note()
+        if self._when not in (BEFORE, BETWEEN) and "::" not in self._when:
+            self._by_files[self._when] = self._opened[self._when].copy()
         self._when = when
 
-    def of_test(self) -> set[str]:
-        """Returns what was opened since the test began, and data opened before, which may have been kept.
+    def _note(self) -> None:
+        self._opened[self._when] |= self._events() | self._strangers()
+        self._seen |= self._opened[self._when]
 
-        Paths are from the top of the repository, or absolute for what lies elsewhere.
+    def of_test(self) -> set[str]:
+        """Returns what was opened in a test and by its file, and all else that may have been kept.
+
+        Modules that test files import are no such. Paths are from the top of the repository, or absolute for
+        what lies elsewhere.
         """
-        self._opened[self._when] |= self._events()
-        self._data |= {path for path in chain(*self._opened.values()) if not path.endswith(".py")}
-        return self._opened[self._when] | self._data
+        self._note()
+        with self.looking_away():
+            imports = self._imports_of(*self._by_files)
+        kept = {of for of in self._seen if of not in imports or not of.endswith(".py")}
+        own = self._by_files.get(self._when.partition("::")[0], set())
+        return self._opened[self._when] | own | kept
 
     def carried(self) -> dict[str, Any]:
         """Returns as plain JSON what travels on the report of a test's teardown."""
-        self.of_test()
         self.enter()
         opened, self._opened = self._opened, defaultdict(set)
         return {"opened": {when: sorted(paths) for when, paths in opened.items()}, "blind": self.why_blind}

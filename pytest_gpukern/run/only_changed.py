@@ -48,7 +48,7 @@ def is_as_recorded(timed: TimedScope, evidence: Evidence) -> bool:
 def _does_the_same(result: Result, probe: Measurement, environment: Environment, threshold: float) -> bool:
     past = environment.record_of(result.case).past(probe.key)
     same = same_work(result, newest(past), probe.key) if past else SameWork.NO
-    if same is not SameWork.SEEN:
+    if same in (SameWork.NO, SameWork.ALL):
         return same is SameWork.ALL
     ratio = probe.summary.median_ns / statistics.median(time.median_ns for time in past)
     return ratio > 0 and abs(math.log(ratio)) <= math.log1p(threshold) / 2

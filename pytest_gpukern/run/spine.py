@@ -360,9 +360,9 @@ def judged_by_record(
         folder = settings.baseline_dir
         if verdict.kind is VerdictKind.NEW and folder is not None and not folder.is_dir():
             verdict = structs.replace(verdict, reason=f"{verdict.reason}: there is no folder {folder}")
-        verdict = _by_code(verdict, sessions, key, basis)
         if verdict.suspected:
             verdict = unless_hopeless(verdict, by_key[key], basis)
+        verdict = _by_code(verdict, sessions, key, basis)
         if further.reason is not None:
             verdict = Verdict(VerdictKind.INVALID, f"its extra sessions failed: {further.reason}")
         if settings.baseline != "off" or verdict.kind is VerdictKind.INVALID:
@@ -393,6 +393,7 @@ def left_open(settled: Settled, environment: Environment) -> Open | None:
     asked_in_vain = other_work | (other_files - by_device)  # the host's clock is too coarse to agree
     if not left:
         return None
+    work = {same_work(result, others[key], key) for key in left}
     return Open(
         result,
         tuple(left),
@@ -400,6 +401,7 @@ def left_open(settled: Settled, environment: Environment) -> Open | None:
         settled.threshold,
         () if asked_in_vain.intersection(left) else tuple(left),
         frozenset(as_recorded),
+        same_files=work <= {SameWork.FILES, SameWork.ALL},
     )
 
 
@@ -477,7 +479,9 @@ def _by_code(verdict: Verdict, sessions: Iterable[Result], key: str, basis: Basi
         return verdict
     before = newest(basis.reference)
     same = {same_work(session, before, key) for session in sessions}
-    return verdict if SameWork.NO in same else unless_same_code(verdict, all_known=same == {SameWork.ALL})
+    if SameWork.NO in same:
+        return verdict
+    return unless_same_code(verdict, all_known=SameWork.SEEN not in same, by_files=SameWork.FILES in same)
 
 
 def _basis_of(result: Result, key: str, environment: Environment, threshold: float) -> Basis:

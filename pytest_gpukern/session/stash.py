@@ -201,7 +201,7 @@ def watch_files(config: pytest.Config) -> None:
 
     project = Project.around(config.rootpath)
     if project is not None:
-        config.stash[OPENED] = OpenedFiles(project)
+        config.stash[OPENED] = OpenedFiles(project, config.rootpath)
         config.add_cleanup(config.stash[OPENED].close)
 
 

@@ -168,8 +168,10 @@ def voucher_of(
     passed, tests, explained = ran.passed - undecided, dict[str, tuple[str, ...]](), set[str]()
     shared, between = ran.opened.pop(BEFORE, set()), ran.opened.pop(BETWEEN, set())
     for test, opened in ran.opened.items():
-        path = project.path_of(config.rootpath / test.partition("::")[0])
+        file = test.partition("::")[0]
+        path = project.path_of(config.rootpath / file)
         static, _ = project.imported(path, texts=False)
+        opened |= ran.opened.get(file, set())
         if test in passed and project.comparable >= opened | static:
             tests[test] = tuple(sorted(opened - static))
             shared |= {of for of in tests[test] if not of.startswith(f"{dirname(path)}/")}
@@ -227,7 +229,7 @@ def _reasons_to_run(
     project.changed = _changed_since(voucher, project, written)
     file_of = {test: config.rootpath / test.partition("::")[0] for test in voucher.tests}
     for test in sorted(file_of.keys() - {item.nodeid for item in items}):
-        if project.path_of(file_of[test]) in project.changed:  # who looks for it sees what runs
+        if project.loads(file_of[test])[0] & project.changed:  # who looks for it sees what runs
             raise _NothingVouchesError(f"{test} is gone")
     reasons, loads_of = dict[str, str](), functools.cache(project.loads)
     for item in filter(may_use_gpu, items):

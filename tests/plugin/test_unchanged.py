@@ -202,8 +202,9 @@ VOUCHING = {
     "lax": ({"voucher": {"fail_on": []}}, "--gpukern-fail-on=slower did not fail it"),
     "foreign": ({"schema": 3}, "reads 7"),
     "gone": ({"voucher": {"tests": {f"{BESIDE}::test_gone": []}}}, "test_gone is gone"),
+    "case": ({"voucher": {"tests": {"tests/star/test_star.py::gone": []}}}, "gone is gone", "stars/one.py"),
 }
-"""A run file → what is another in it, and why it does not vouch where `BESIDE` has changed."""
+"""A run file → what is another in it, and why it does not vouch where `BESIDE`, or what is named, changed."""
 
 
 @pytest.fixture(scope="module")
@@ -212,11 +213,11 @@ def decided(vouched):
     plans = {name: (files, [], "run.json") for name, files in CHANGED.items()}
     plans |= {name: ([], [path], "run.json") for name, path in DELETED.items()}
     whole = json.loads((vouched.top / "run.json").read_text())
-    for name, (other, _) in VOUCHING.items():
+    for name, (other, _, *changed) in VOUCHING.items():
         voucher = other.get("voucher", {})
         run = whole | other | {"voucher": whole["voucher"] | voucher if voucher is not None else None}
         write(vouched.top, {f"build/{name}.json": json.dumps(run)})
-        plans[name] = [BESIDE], [], f"build/{name}.json"
+        plans[name] = changed or [BESIDE], [], f"build/{name}.json"
     write(vouched.top, {"build/plans.json": json.dumps(plans)})
     status, output = pytest_in(vouched.top, "--collect-only")
     assert status == 0, output
@@ -291,6 +292,7 @@ DOUBTFUL = {
     "skips": ("", "pytest.skip('not here')"),
     "xfails": ("", "pytest.xfail('known')"),
     "untracked": ("", "open('build/data').read()"),
+    "untracked_at_first": ("open('build/data').read()", "pass"),
     "outside": ("", f"{COPIES}'/tmp/gpukern_bisect.so'))"),
     "in_place": ("", f"{COPIES}'build/fast.so'))"),
     "dynamic": ("import importlib\nof = 'decoder'\nimportlib.import_module(f'json.{of}')", "pass"),
@@ -308,10 +310,26 @@ def test_nobody_vouches_for_what_did_not_pass_or_git_does_not_have(project):
     assert vouches_for(project, *options) == ({"init", "import", "dynamic"}, "")
     project.git("update-index", "--assume-unchanged", "helper.py")
     output = again(project, *options)
-    assert "1 of 9 not run" in output
+    assert "1 of 10 not run" in output
     assert "tests/dynamic/test_dynamic.py:6 imports what its source does not name (1)" in output
     assert "git cannot tell whether helper.py changed (1)" in output
-    assert "did not pass there, were not judged, or load what git cannot tell (6)" in output
+    assert "did not pass there, were not judged, or load what git cannot tell (7)" in output
+
+
+def test_the_hash_that_a_record_keeps_is_another_where_a_test_loads_a_changed_file(project):
+    def hashes(name):
+        pytest_in(project.top, f"--gpukern-report={name}")
+        results = json.loads((project.top / name).read_text())["results"]
+        return {of["nodeid"].split("/")[1]: of["files"] for of in results}
+
+    before = hashes("run.json")
+    assert hashes("build/again.json") == before
+    write(project.top, {"helper.py": "x = 2", "lib/twice.py": "x = 2", "README.md": "2"})
+    now = hashes("build/now.json")
+    changed = {way for way in LOADED if now[way] != before[way]}
+    assert changed >= {"import", "path_inside", "imported_twice", "twice_by_path"}
+    assert changed.isdisjoint({"beside", "by_name", "by_path", "init"}), "they run first: nothing is kept"
+    assert None not in before.values()
 
 
 RED = TEST.format(loads="", marker="", body="assert 0")

@@ -12,7 +12,7 @@ from pytest_gpukern.baseline.codec import parse, render
 from pytest_gpukern.baseline.record import Baseline, Epoch, Record, trimmed
 from pytest_gpukern.baseline.same_work import SameWork, same_work
 
-NO, SEEN, ALL = SameWork.NO, SameWork.SEEN, SameWork.ALL
+NO, SEEN, BY_FILES, ALL = SameWork
 MOMENT = "2026-11-01T12:00:00Z"
 FILES = {"files": "1f"}
 KERNEL, END_TO_END, TRANSFER, LAUNCH = (
@@ -158,11 +158,13 @@ def test_other_launches_copies_or_orders_are_other_work(work):
 )
 def test_scalars_tell_all_of_one_kernel_and_files_of_any_call(work, key, by_scalars):
     now, unknown = session(*work, **FILES), {"scalars": None, "inputs": None}
-    assert compared(now, now, key) is ALL
+    assert compared(now, now, key) is (ALL if by_scalars is ALL else BY_FILES)
     assert compared(now, session(*work, files="2f"), key) is by_scalars
     if key != TRANSFER:
-        assert compared(session(*work, **FILES, **unknown), session(*work, **FILES, **unknown), key) is ALL
+        assert (
+            compared(session(*work, **FILES, **unknown), session(*work, **FILES, **unknown), key) is BY_FILES
+        )
         assert compared(session(*work, **unknown), session(*work, **unknown), key) is SEEN
         assert compared(now, session(*work, scalars="6c", **FILES), key) is SEEN, "by a variable, perhaps"
     python = compared(structs.replace(now, **on(python_version="3.14")), now, key)
-    assert python is (NO if key in (LAUNCH, END_TO_END) else ALL)
+    assert python is (NO if key in (LAUNCH, END_TO_END) else compared(now, now, key))

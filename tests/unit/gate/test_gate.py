@@ -81,8 +81,13 @@ def test_the_same_code_decides_only_what_the_time_does_not(
     kind, ratio, other_card, of_all, as_far_as_seen, suspected
 ):
     found = Verdict(kind, "by its time", ratio, threshold=0.02, other_card=other_card, suspected=suspected)
-    for all_known, expected in ((True, of_all), (False, as_far_as_seen)):
-        decided = unless_same_code(found, all_known=all_known)
+    by_files = kind if kind is SLOWER else of_all  # which tell of no option or variable
+    for known, expected in (
+        ((True, False), of_all),
+        ((True, True), by_files),
+        ((False, False), as_far_as_seen),
+    ):
+        decided = unless_same_code(found, all_known=known[0], by_files=known[1])
         assert (decided.kind, decided.ratio, decided.other_card) == (expected, ratio, other_card)
         assert decided == found or (not decided.suspected and decided.reason.endswith(": by its time"))
 

@@ -182,7 +182,7 @@ def known(median_ns=1000.0, work=(EXP_KERNEL,), kernels=(LAUNCH,), scope="kernel
     return Ending("passed", "", found)
 
 
-KERNEL = "kernel/event/cold"
+KERNEL, KERNEL_BY_HOST = "kernel/event/cold", "kernel/host/cold"
 
 
 def test_a_case_that_does_the_same_on_both_sides_is_the_same_code_after_a_short_pair():
@@ -244,6 +244,11 @@ AND_COPIES = structs.replace(known().result, measurements=(*known().result.measu
         # no time is needed where arguments are known to be the same
         ([known(scalars="5c")], [known(1500.0, scalars="5c")], {KERNEL}),
         ([known(scalars="5c")], [THROTTLED], set()),
+        # files tell of no option or variable, and the host's clock is coarse
+        ([known(files="1f")], [known(1011.0, files="1f")], set()),
+        ([known(files="1f", timer="host")], [known(1240.0, files="1f", timer="host")], {KERNEL_BY_HOST}),
+        ([known(files="1f", timer="host")], [known(1260.0, files="1f", timer="host")], set()),
+        ([known(files="1f", timer="host")], [known(files="2f", timer="host")], set()),
         # what did not pass with its machine code
         ([known()], [], set()),
         ([known()], [None], set()),

@@ -54,7 +54,7 @@ def test_records_are_no_part_of_what_a_test_loads_wherever_they_are_and_whoever_
     tmp_path, monkeypatch
 ):
     repository, data, here = Repository(tmp_path / "project"), "tests/data.json", tmp_path / "project/tests"
-    repository.write(tests__test_it="import os")
+    repository.write(tests__test_it="import os", conftest="")
     (repository.top / data).write_text("1")
     record("create", result_of(case_of(here / "baselines")), result_of(case_of(tmp_path / "project/others")))
     records = [path_in(here / "baselines"), path_in(repository.top / "others"), here / "exp.code.json"]
@@ -63,18 +63,19 @@ def test_records_are_no_part_of_what_a_test_loads_wherever_they_are_and_whoever_
     seen = {data}
     opened = {"why_blind": "", "of_test": lambda: seen, "looking_away": nullcontext}
 
-    def hashed():
+    def hashed(test=here / "test_it.py"):
         found = environment(monkeypatch)
         found.opened = SimpleNamespace(project=Project.around(repository.top), **opened)
-        return found.files_of(here / "test_it.py", ())
+        return found.files_of(test, ())
 
-    first = hashed()
+    first, of_all = hashed(), hashed(repository.top / "conftest.py")
     seen |= {of.relative_to(repository.top).as_posix() for of in records}  # of problems that ran before
     for of in records:
         of.write_text(of.read_text().replace("exp", "log"))
     assert first == hashed()
     (repository.top / data).write_text("2")
     assert first != hashed()
+    assert of_all != hashed(repository.top / "conftest.py"), "of the top folder all is below it"
 
 
 ON_HOST_ONLY = {"gpu": False}
