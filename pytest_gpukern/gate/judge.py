@@ -65,6 +65,10 @@ sessions differ by 10 %.
 """
 
 
+HOST_DIFFERS = 0.25
+"""By how much a host's time may differ from one session to the next, or on another host, if no file does."""
+
+
 class Since(NamedTuple):
     """Holds a change, whether each fresh time was slower than what it is compared with, and what that is."""
 
@@ -311,17 +315,17 @@ def confirm(suspicion: Verdict, fresh: Fresh, basis: Basis | Paired, *, last: bo
     return suspicion if may_be and verdict.kind is VerdictKind.UNDECIDED and not last else verdict
 
 
-def unless_same_code(verdict: Verdict, *, all_known: bool, by_files: bool = False) -> Verdict:
+def unless_same_code(verdict: Verdict, *, all_known: bool, explains: float = math.inf) -> Verdict:
     """Returns the verdict on a time whose session did the same as its record, as far as timers see.
 
     It is SAME CODE where the time does not decide. On a card that is not on record, SLOWER decides nothing
-    either: cards differ. But it does if all is known `by_files` alone, which tell of no option or variable.
-    If not `all_known`, something may differ that timers do not see, such as a number of rounds. Then the time
-    has to agree within half the threshold, which another card's does not tell.
+    either, if it is slower by no more than what that card `explains`, 0.25 for 25 %, at least. If not
+    `all_known`, something may differ that timers do not see, such as a number of rounds. Then the time has to
+    agree within half the threshold, which another card's does not tell.
     """
     is_open = verdict.kind is VerdictKind.UNDECIDED
-    doubtful = verdict.kind is VerdictKind.SLOWER and verdict.other_card and not by_files
-    if not is_open and not doubtful:
+    elsewhere = verdict.kind is VerdictKind.SLOWER and verdict.other_card
+    if not is_open and not (elsewhere and (verdict.ratio_low or math.inf) <= 1 + explains):
         return verdict
     limit, ratio = math.log1p(verdict.threshold or 0.0) / 2, verdict.ratio
     agrees = ratio is not None and not verdict.other_card and abs(math.log(ratio)) <= limit
@@ -333,6 +337,7 @@ def unless_same_code(verdict: Verdict, *, all_known: bool, by_files: bool = Fals
         kind=VerdictKind.SAME_CODE,
         reason=f"{same} are as recorded, so the time need not decide: {verdict.reason}",
         suspected=False,
+        unconfirmed=False,
         false_alarm=0.0 if verdict.other_card else verdict.false_alarm,
     )
 

@@ -7,6 +7,7 @@ is `Evidence`; a `TimedScope` (`timed_scope.py`) times it.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,15 @@ from pytest_gpukern.findings.findings import explained, failures
 from pytest_gpukern.findings.weaker import weaker
 from pytest_gpukern.gate.change import FRESH_SESSIONS, SESSIONS_TO_GATE
 from pytest_gpukern.gate.comparability import Conditions
-from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable, unless_hopeless, unless_same_code
+from pytest_gpukern.gate.judge import (
+    HOST_DIFFERS,
+    Basis,
+    confirm,
+    judge,
+    undecidable,
+    unless_hopeless,
+    unless_same_code,
+)
 from pytest_gpukern.gate.spread import spread_key
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_hash
@@ -481,7 +490,9 @@ def _by_code(verdict: Verdict, sessions: Iterable[Result], key: str, basis: Basi
     same = {same_work(session, before, key) for session in sessions}
     if SameWork.NO in same:
         return verdict
-    return unless_same_code(verdict, all_known=SameWork.SEEN not in same, by_files=SameWork.FILES in same)
+    of_files = 0.0 if timer_row(key.split("/")[1]).device_timed else HOST_DIFFERS
+    explains = of_files if SameWork.FILES in same else math.inf  # files tell of no option or variable
+    return unless_same_code(verdict, all_known=SameWork.SEEN not in same, explains=explains)
 
 
 def _basis_of(result: Result, key: str, environment: Environment, threshold: float) -> Basis:

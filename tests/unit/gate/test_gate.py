@@ -80,14 +80,16 @@ QUIET = shared_by(0.002)
 def test_the_same_code_decides_only_what_the_time_does_not(
     kind, ratio, other_card, of_all, as_far_as_seen, suspected
 ):
-    found = Verdict(kind, "by its time", ratio, threshold=0.02, other_card=other_card, suspected=suspected)
-    by_files = kind if kind is SLOWER else of_all  # which tell of no option or variable
+    found = Verdict(kind, "by its time", ratio, ratio, threshold=0.02, other_card=other_card)
+    found = structs.replace(found, suspected=suspected, unconfirmed=kind is UNDECIDED)
+    by_files = kind if kind is SLOWER else of_all  # which explain less
     for known, expected in (
-        ((True, False), of_all),
-        ((True, True), by_files),
-        ((False, False), as_far_as_seen),
+        ({}, of_all),
+        ({"explains": 0.49}, by_files),
+        ({"all_known": False}, as_far_as_seen),
     ):
-        decided = unless_same_code(found, all_known=known[0], by_files=known[1])
+        decided = unless_same_code(found, **{"all_known": True, **known})
+        assert decided == found or not decided.unconfirmed
         assert (decided.kind, decided.ratio, decided.other_card) == (expected, ratio, other_card)
         assert decided == found or (not decided.suspected and decided.reason.endswith(": by its time"))
 
