@@ -65,8 +65,8 @@ sessions differ by 10 %.
 """
 
 
-HOST_DIFFERS = 0.25
-"""By how much a host's time may differ from one session to the next, or on another host, if no file does."""
+BY_MACHINE = 0.25
+"""By how much the times of sessions or machines may differ if no file of the project does."""
 
 
 class Since(NamedTuple):

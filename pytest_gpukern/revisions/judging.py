@@ -102,7 +102,7 @@ def same_times(case: Both, threshold: float) -> tuple[frozenset[str], bool]:
     Sessions without times, which only asked, do not count. `same_work` may not know all, as a number of
     rounds. Then the times of both sides have to agree within half the threshold, on average of the pairs. On
     an H200 one pair of a 5 µs kernel differed by 3 %, two by 0.02 % on average. The host's clock is too
-    coarse for that: its times have to agree within `HOST_DIFFERS`, and the files have to be the same.
+    coarse for that: its times have to agree within `BY_MACHINE`, and the files have to be the same.
     """
     ended = [_reported(side) for side in case]
     base, head = ([result for result in _results(side) if result.measurements] for side in ended)
@@ -126,7 +126,7 @@ def _is_same(both: Sequence[tuple[Result, Result]], key: str, threshold: float) 
     if all(timer_row(time.timer).device_timed for time in timed):
         most = math.log1p(threshold) / 2
     else:
-        most = 0.0 if SameWork.SEEN in known else math.log1p(judge.HOST_DIFFERS)
+        most = 0.0 if SameWork.SEEN in known else math.log1p(judge.BY_MACHINE)
     return abs(fmean(log_ratios(pairs))) < most
 
 

@@ -26,7 +26,7 @@ from pytest_gpukern.findings.weaker import weaker
 from pytest_gpukern.gate.change import FRESH_SESSIONS, SESSIONS_TO_GATE
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import (
-    HOST_DIFFERS,
+    BY_MACHINE,
     Basis,
     confirm,
     judge,
@@ -490,7 +490,7 @@ def _by_code(verdict: Verdict, sessions: Iterable[Result], key: str, basis: Basi
     same = {same_work(session, before, key) for session in sessions}
     if SameWork.NO in same:
         return verdict
-    of_files = 0.0 if timer_row(key.split("/")[1]).device_timed else HOST_DIFFERS
+    of_files = 0.0 if timer_row(key.split("/")[1]).device_timed else BY_MACHINE
     explains = of_files if SameWork.FILES in same else math.inf  # files tell of no option or variable
     return unless_same_code(verdict, all_known=SameWork.SEEN not in same, explains=explains)
 
