@@ -331,7 +331,8 @@ def unless_same_code(verdict: Verdict, *, all_known: bool, explains: float = mat
     agrees = ratio is not None and not verdict.other_card and abs(math.log(ratio)) <= limit
     if not all_known and not agrees:
         return verdict
-    same = "code, launches, arguments and inputs" if all_known else "code and launches"
+    known = "code, launches, arguments and inputs" if explains == math.inf else "code, launches and files"
+    same = known if all_known else "code and launches"
     return structs.replace(
         verdict,
         kind=VerdictKind.SAME_CODE,

@@ -193,7 +193,7 @@ def _identical(test: Open, commit: str) -> Ending | str:
     """Returns how a test of the very commit that was recorded ends: what differs from it is not in git."""
     result, reason = test.result, f"the working tree is {commit}, as recorded"
     by_machine = all((result.verdicts[key].ratio_low or 1.0) <= 1 + BY_MACHINE for key in test.keys)
-    if not test.same_files or not by_machine:
+    if not test.same_work or not by_machine:
         return f"{reason}: what differs is not in git"
     same = {"kind": VerdictKind.SAME_CODE, "suspected": False, "false_alarm": 0.0}
     verdicts = {key: result.verdicts[key].adding(reason, **same) for key in test.keys}

@@ -43,7 +43,7 @@ class Open:
         threshold: smallest change that counts.
         same_decides: the times, where it is enough that both commits do the same; else nothing.
         as_recorded: the times whose conditions are those of the record.
-        same_files: whether the test loaded what it did there, and the device did the same for these times.
+        same_work: whether the device did the same for these times, as far as timers see.
     """
 
     result: Result
@@ -52,7 +52,7 @@ class Open:
     threshold: float
     same_decides: tuple[str, ...]
     as_recorded: frozenset[str]
-    same_files: bool
+    same_work: bool
 
 
 Beside = Callable[[Sequence[Open], ChildSessions], Mapping[str, Ending | str]]

@@ -27,6 +27,8 @@ from pathlib import Path
 from posixpath import basename, dirname, isfile, join, realpath  # as git writes paths
 from typing import Any
 
+import msgspec
+
 from pytest_gpukern.gpu.fingerprint import asked_of_git
 from pytest_gpukern.package import FOLDER
 
@@ -38,8 +40,8 @@ _CACHED = re.compile(r"__pycache__/([^/]+?)\.[a-z]+-\d[^/]*\.pyc$")
 """A module's compiled code, by Python or by pytest."""
 _OF_TOOLS = re.compile(r"(^|/)(__pycache__|\.(git|pytest_cache|hypothesis|mypy_cache|benchmarks))(/|$)")
 _NAME_OF_RECORD = re.compile(r"[^/]\.[\w-]+\.json$")
-_RECORD = re.compile(rb'\{\s*"schema": \d+,\s*"problem": "[^"]*",\s*"(device_model|cases)": ')
-"""How our records are called and begin: those of times, and of what kernels compile to."""
+_RECORDS = ({"schema", "problem", "device_model"}, {"schema", "problem", "cases"})
+"""Keys of our records: of times, and of what kernels compile to."""
 _MOST_FOLDERS = 8192
 """As many as Linux lets a user watch, where nobody has raised that."""
 _GENERATED = re.compile(r"/(\.triton|torchinductor_[^/]+)/")
@@ -118,24 +120,24 @@ class Project:
             path = todo.pop()
             if path not in files and not path.startswith(self._own):
                 files.add(path)
-                imports, why = self._imports_of(path, texts) if path.endswith(".py") else ((), "")
+                imports, named, why = self._imports_of(path) if path.endswith(".py") else ((), (), "")
                 untold = "" if path in self.comparable else f"git cannot tell whether {path} changed"
                 unsure = unsure or untold or why
-                todo += imports
+                todo += [*imports, *(named if texts else ())]
         return frozenset(files), unsure
 
-    def _imports(self, path: str, texts: bool) -> Loads:
-        """Returns the files that a module may import, and why there may be others."""
+    def _imports(self, path: str) -> tuple[frozenset[str], frozenset[str], str]:
+        """Returns what a module imports, what its texts may name, and why it may import more."""
         try:
             tree = ast.parse((self.top / path).read_bytes())
         except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):
-            return frozenset(), f"{path} cannot be read as Python"
+            return frozenset(), frozenset(), f"{path} cannot be read as Python"
         parts, unsure = path.split("/"), ""
         above = ["/".join(parts[:count]) for count in range(len(parts))]
         installed = ("site-packages", "dist-packages")
         on_path = {self.path_of(entry) for entry in sys.path if basename(entry) not in installed}
         roots = {*above, *(folder for folder in on_path if not folder.startswith("/"))}
-        meant = {*product(above, ("__init__", "conftest"))}
+        meant, named = {*product(above, ("__init__", "conftest"))}, set[tuple[str, str]]()
         for node in ast.walk(tree):
             match node:
                 case ast.Import():
@@ -143,8 +145,8 @@ class Project:
                 case ast.ImportFrom(module=module, level=level):
                     names = [f"{module}.{alias.name}" if module else alias.name for alias in node.names]
                     meant |= {*product(above[-level:][:1] if level else roots, names)}
-                case ast.Constant(str(text)) if texts and (_NAME.fullmatch(text) or "import " in text):
-                    meant |= {*product(roots, [of.partition(":")[0] for of in _NAME.findall(text)])}
+                case ast.Constant(str(text)) if _NAME.fullmatch(text) or "import " in text:
+                    named |= {*product(roots, [of.partition(":")[0] for of in _NAME.findall(text)])}
                 case ast.alias(name=called, asname=str()) if called in _BY_NAME:
                     unsure = f"{path} gives {called} another name"
                 case ast.Call(func=ast.Name(called) | ast.Attribute(attr=called)) if called in _BY_NAME:
@@ -155,7 +157,8 @@ class Project:
                         meant |= {*product(roots, [str(first.value).partition(":")[0]])}
         beside = self._named(above[-1], "*")
         variants = frozenset(of for of in beside if basename(of).startswith(("on_", "wrong")))
-        return variants.union(*(self._named(*each) for each in meant)), unsure
+        files = (frozenset[str]().union(*(self._named(*each) for each in of)) for of in (meant, named))
+        return variants | next(files), next(files), unsure
 
     def _files_named(self, folder: str, name: str) -> frozenset[str]:
         """Returns the modules, extensions and packages in a folder that a name may mean; `*` means any."""
@@ -175,7 +178,11 @@ class Project:
             content = (self.top / path).read_bytes()
         except OSError:
             return ""
-        is_record = _NAME_OF_RECORD.search(path) and _RECORD.match(content)
+        keys = set[str]()
+        if _NAME_OF_RECORD.search(path):
+            with suppress(msgspec.MsgspecError, ValueError, RecursionError):  # it is no record
+                keys = {*msgspec.json.decode(content, type=dict[str, msgspec.Raw])}
+        is_record = any(keys >= record for record in _RECORDS)
         return None if is_record else hashlib.sha256(content).hexdigest()
 
     def hash_of_loads(self, test: Path, reads: Sequence[str], opened: Iterable[str]) -> str | None:
@@ -208,11 +215,9 @@ class OpenedFiles:
     def __init__(self, project: Project, rootdir: Path) -> None:
         self.project, self.rootdir, self.why_blind, self._queue = project, rootdir, "", -1
         self._folders: dict[int, str] = {}
-        self._seen, self._loaded, self._held = set[str](), set[str](), tuple[object, ...]()
-        self._by_files = dict[str, set[str]]()  # test file → what was opened while its tests were collected
-        self._imports_of = functools.cache(
-            lambda *files: project.imported(*(project.path_of(rootdir / file) for file in files))[0]
-        )
+        self._kept, self._loaded, self._held = set[str](), set[str](), tuple[object, ...]()
+        self._of_files = dict[str, set[str]]()  # test file → what was opened while its tests were collected
+        self._imports_of = functools.cache(lambda *files: project.imported(*files, texts=False)[0])
         self._when = BEFORE
         self._opened = defaultdict[str, set[str]](set)
         try:
@@ -249,27 +254,30 @@ class OpenedFiles:
 
         A module, fixture or plugin may keep for every test what was opened before tests, or between them.
         """
-        self._note()
-        if self._when not in (BEFORE, BETWEEN) and "::" not in self._when:
-            self._by_files[self._when] = self._opened[self._when].copy()
+        opened, (file, _, name) = self._looked(), self._when.partition("::")
+        with self.looking_away():
+            loaders = [self.project.path_of(self.rootdir / file)]
+            if self._when in (BEFORE, BETWEEN):
+                loaders = sorted(path for path in opened if basename(path) == "conftest.py")
+            elif not name:
+                self._of_files[file] = opened.copy()
+            self._kept |= {of for of in opened if not of.endswith(".py")} | opened - self._imports_of(
+                *loaders
+            )
         self._when = when
 
-    def _note(self) -> None:
+    def _looked(self) -> set[str]:
+        """Returns what was opened by now since `enter`."""
         self._opened[self._when] |= self._events() | self._strangers()
-        self._seen |= self._opened[self._when]
+        return self._opened[self._when]
 
     def of_test(self) -> set[str]:
         """Returns what was opened in a test and by its file, and all else that may have been kept.
 
-        Modules that test files import are no such. Paths are from the top of the repository, or absolute for
-        what lies elsewhere.
+        That is no module that the test file imports which opened it. Paths are from the top of the
+        repository, or absolute for what lies elsewhere.
         """
-        self._note()
-        with self.looking_away():
-            imports = self._imports_of(*self._by_files)
-        kept = {of for of in self._seen if of not in imports or not of.endswith(".py")}
-        own = self._by_files.get(self._when.partition("::")[0], set())
-        return self._opened[self._when] | own | kept
+        return self._looked() | self._of_files.get(self._when.partition("::")[0], set()) | self._kept
 
     def carried(self) -> dict[str, Any]:
         """Returns as plain JSON what travels on the report of a test's teardown."""
@@ -309,7 +317,7 @@ class OpenedFiles:
 
     def _strangers(self) -> set[str]:
         """Returns new modules and shared objects that no version stands for."""
-        held = (*sys.modules,), _objects_loaded()
+        held = tuple(map(id, sys.modules.values())), _objects_loaded()
         if self.why_blind or held == self._held:
             return set()
         self._held = held
@@ -346,7 +354,8 @@ def _objects_loaded() -> int:
         return 1
 
     with suppress(AttributeError):  # macOS has no such function
-        ctypes.CDLL(None).dl_iterate_phdr(_FOR_EACH(at_first), None)
+        # It keeps the GIL: else a thread that holds it and loads an object would wait for us, and we for it.
+        ctypes.PyDLL(None).dl_iterate_phdr(_FOR_EACH(at_first), None)
     return sum(counts)
 
 

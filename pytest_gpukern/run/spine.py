@@ -410,7 +410,7 @@ def left_open(settled: Settled, environment: Environment) -> Open | None:
         settled.threshold,
         () if asked_in_vain.intersection(left) else tuple(left),
         frozenset(as_recorded),
-        same_files=work <= {SameWork.FILES, SameWork.ALL},
+        same_work=SameWork.NO not in work,
     )
 
 
@@ -468,7 +468,7 @@ def confirmed(
             else:
                 basis = _basis_of(test.result, key, environment, test.threshold)
                 verdict = confirm(verdicts[key], times, basis)
-                verdicts[key] = _by_code(verdict, [test.result, *fresh], key, basis)
+                verdicts[key] = _by_code(verdict, [test.result, *fresh], key, basis, decided=True)
         found.append((test.judged_as(verdicts, *fresh), decided))
     stored = settings.run_file is not None and settings.baseline == "compare"
     slower = [
@@ -482,16 +482,22 @@ def confirmed(
     ]
 
 
-def _by_code(verdict: Verdict, sessions: Iterable[Result], key: str, basis: Basis) -> Verdict:
-    """Returns the verdict, or SAME CODE where what these sessions did decides and their time does not."""
+def _by_code(
+    verdict: Verdict, sessions: Iterable[Result], key: str, basis: Basis, *, decided: bool = False
+) -> Verdict:
+    """Returns the verdict, or SAME CODE where what these sessions did decides and their time does not.
+
+    Files tell of no option or variable. So a device's time that is slower on another card goes on, unless it
+    is `decided` and nothing more can be measured.
+    """
     if not basis.reference:
         return verdict
     before = newest(basis.reference)
     same = {same_work(session, before, key) for session in sessions}
     if SameWork.NO in same:
         return verdict
-    of_files = 0.0 if timer_row(key.split("/")[1]).device_timed else BY_MACHINE
-    explains = of_files if SameWork.FILES in same else math.inf  # files tell of no option or variable
+    goes_on = timer_row(key.split("/")[1]).device_timed and not decided
+    explains = (0.0 if goes_on else BY_MACHINE) if SameWork.FILES in same else math.inf
     return unless_same_code(verdict, all_known=SameWork.SEEN not in same, explains=explains)
 
 

@@ -165,8 +165,10 @@ def voucher_of(
         or not {time.key for time in result.measurements} <= result.verdicts.keys()
         or not all(verdict.kind in _DECIDED for verdict in result.verdicts.values())
     }
-    passed, tests, explained = ran.passed - undecided, dict[str, tuple[str, ...]](), set[str]()
+    passed, tests = ran.passed - undecided, dict[str, tuple[str, ...]]()
     shared, between = ran.opened.pop(BEFORE, set()), ran.opened.pop(BETWEEN, set())
+    loaders = {of for of in shared | between if basename(of) == "conftest.py"}
+    shared |= between - project.imported(*loaders, texts=False)[0] | loaders
     for test, opened in ran.opened.items():
         file = test.partition("::")[0]
         path = project.path_of(config.rootpath / file)
@@ -177,12 +179,11 @@ def voucher_of(
             shared |= {of for of in tests[test] if not of.startswith(f"{dirname(path)}/")}
         else:  # it runs anyway; what git does not have would only have all others run, too
             shared |= opened & project.tracked - static
-        explained |= {of for of in static if of.endswith(".py") and basename(of) != "conftest.py"}
     return Voucher(
         commit=provenance.commit or "",
         conditions=conditions(config, project),
         fail_on=tuple(sorted(settings.fail_on)),
-        opened=tuple(sorted(shared | between - explained)),
+        opened=tuple(sorted(shared)),
         tests=tests,
     )
 
@@ -229,7 +230,8 @@ def _reasons_to_run(
     project.changed = _changed_since(voucher, project, written)
     file_of = {test: config.rootpath / test.partition("::")[0] for test in voucher.tests}
     for test in sorted(file_of.keys() - {item.nodeid for item in items}):
-        if project.loads(file_of[test])[0] & project.changed:  # who looks for it sees what runs
+        is_sought = _is_sought(config, file_of[test])  # and who looks for it sees what runs
+        if is_sought and project.loads(file_of[test])[0] & project.changed:
             raise _NothingVouchesError(f"{test} is gone")
     reasons, loads_of = dict[str, str](), functools.cache(project.loads)
     for item in filter(may_use_gpu, items):
@@ -240,6 +242,14 @@ def _reasons_to_run(
         reasons[item.nodeid] = unsure or (f"load {changed[0]}" if changed else "")
     days = f"{counted(age.days, 'day')} ago" if age.days else "today"
     return f"{voucher.commit[:7]}, where they passed with these libraries, {days}", reasons
+
+
+def _is_sought(config: pytest.Config, file: Path) -> bool:
+    """Returns whether this run would have a file's tests, as far as its arguments tell."""
+    chosen = any(config.getoption(name, None) for name in ("keyword", "markexpr", "deselect", "lf"))
+    start = config.invocation_params.dir
+    folders = [(start / argument).resolve() for argument in config.args if "::" not in argument]
+    return not chosen and any(map(file.resolve().is_relative_to, folders))
 
 
 def _changed_since(voucher: Voucher, project: Project, written: Set[str]) -> frozenset[str]:
