@@ -215,9 +215,11 @@ class OpenedFiles:
     def __init__(self, project: Project, rootdir: Path) -> None:
         self.project, self.rootdir, self.why_blind, self._queue = project, rootdir, "", -1
         self._folders: dict[int, str] = {}
-        self._kept, self._loaded, self._held = set[str](), set[str](), tuple[object, ...]()
+        self._seen, self._loaded, self._held = set[str](), set[str](), tuple[object, ...]()
         self._of_files = dict[str, set[str]]()  # test file → what was opened while its tests were collected
-        self._imports_of = functools.cache(lambda *files: project.imported(*files, texts=False)[0])
+        self._imports_of = functools.cache(
+            lambda *files: project.imported(*(project.path_of(rootdir / of) for of in files), texts=False)[0]
+        )
         self._when = BEFORE
         self._opened = defaultdict[str, set[str]](set)
         try:
@@ -254,30 +256,28 @@ class OpenedFiles:
 
         A module, fixture or plugin may keep for every test what was opened before tests, or between them.
         """
-        opened, (file, _, name) = self._looked(), self._when.partition("::")
-        with self.looking_away():
-            loaders = [self.project.path_of(self.rootdir / file)]
-            if self._when in (BEFORE, BETWEEN):
-                loaders = sorted(path for path in opened if basename(path) == "conftest.py")
-            elif not name:
-                self._of_files[file] = opened.copy()
-            self._kept |= {of for of in opened if not of.endswith(".py")} | opened - self._imports_of(
-                *loaders
-            )
+        opened = self._looked()
+        if self._when not in (BEFORE, BETWEEN) and "::" not in self._when:
+            self._of_files[self._when] = opened.copy()
         self._when = when
 
     def _looked(self) -> set[str]:
         """Returns what was opened by now since `enter`."""
-        self._opened[self._when] |= self._events() | self._strangers()
-        return self._opened[self._when]
+        opened = self._opened[self._when]
+        opened |= self._events() | self._strangers()
+        self._seen |= opened
+        return opened
 
     def of_test(self) -> set[str]:
         """Returns what was opened in a test and by its file, and all else that may have been kept.
 
-        That is no module that the test file imports which opened it. Paths are from the top of the
-        repository, or absolute for what lies elsewhere.
+        Modules that test files import are no such: other processes open them, too. Paths are from the top of
+        the repository, or absolute for what lies elsewhere.
         """
-        return self._looked() | self._of_files.get(self._when.partition("::")[0], set()) | self._kept
+        opened = self._looked() | self._of_files.get(self._when.partition("::")[0], set())
+        with self.looking_away():
+            imports = self._imports_of(*self._of_files)
+        return opened | {of for of in self._seen if of not in imports or not of.endswith(".py")}
 
     def carried(self) -> dict[str, Any]:
         """Returns as plain JSON what travels on the report of a test's teardown."""

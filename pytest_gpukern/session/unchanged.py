@@ -165,10 +165,8 @@ def voucher_of(
         or not {time.key for time in result.measurements} <= result.verdicts.keys()
         or not all(verdict.kind in _DECIDED for verdict in result.verdicts.values())
     }
-    passed, tests = ran.passed - undecided, dict[str, tuple[str, ...]]()
+    passed, tests, explained = ran.passed - undecided, dict[str, tuple[str, ...]](), set[str]()
     shared, between = ran.opened.pop(BEFORE, set()), ran.opened.pop(BETWEEN, set())
-    loaders = {of for of in shared | between if basename(of) == "conftest.py"}
-    shared |= between - project.imported(*loaders, texts=False)[0] | loaders
     for test, opened in ran.opened.items():
         file = test.partition("::")[0]
         path = project.path_of(config.rootpath / file)
@@ -179,11 +177,12 @@ def voucher_of(
             shared |= {of for of in tests[test] if not of.startswith(f"{dirname(path)}/")}
         else:  # it runs anyway; what git does not have would only have all others run, too
             shared |= opened & project.tracked - static
+        explained |= {of for of in static if of.endswith(".py") and basename(of) != "conftest.py"}
     return Voucher(
         commit=provenance.commit or "",
         conditions=conditions(config, project),
         fail_on=tuple(sorted(settings.fail_on)),
-        opened=tuple(sorted(shared)),
+        opened=tuple(sorted(shared | between - explained)),
         tests=tests,
     )
 
