@@ -5,8 +5,8 @@
    sides differ most, by the test of Mann & Whitney (1947). So no outlier is a step.
 3. Ranks of few points cannot stand out among many cases: 8 against 8 have a probability of 1.6e-4 at best.
    The size of a step can. It passes a t test moderated by the spread of all cases (Smyth 2004).
-4. A step that passes is where both sides, of two sessions at least, are nearest to their medians: ranks
-   place a quarter of them a session or more away.
+4. Ranks place a quarter of the steps a session or more away. So a step that passes is put where both sides
+   are nearest to their medians. A side has two sessions at least.
 
 `ruptures` needs SciPy, and a penalty that somebody chooses. SciPy has the rank test, and is no dependency.
 """
@@ -96,7 +96,7 @@ def since_when(result: Result, recorded: Record | None, trend: Trend | None = No
     if trend.steps and _is_nearer(trend.levels[-1].median_ns, now_ns, trend.levels[-2].median_ns):
         sessions = {point.session.session for point in trend.points[trend.steps[-1] :]}
         after = [point for point in points if point.session.session in sessions and is_time(point.median_ns)]
-        # A level has two sessions at least: the first may be at the old one.
+        # A level has two sessions at least, so its first may still be at the old one.
         since = [point for point in after if _is_nearer(point.median_ns, now_ns, before_ns)]
         if 0 < len(since) < count:
             return f"since {_words(since[0])}"
@@ -214,7 +214,7 @@ def _places(logs: Sequence[float], shared: SharedSpread, level: float) -> list[i
     reach = student_t(1 - level / len(_candidates(count)) / 2, spread.dof) * error
     if abs(since - before) < max(reach, math.log1p(LEAST)):
         return []
-    place = min(range(2, count - 1), key=lambda place: _apart(logs[:place]) + _apart(logs[place:]))
+    place = min(range(2, count - 1), key=lambda at: _apart(logs[:at]) + _apart(logs[at:]))
     earlier, later = (_places(side, shared, level) for side in (logs[:place], logs[place:]))
     return [*earlier, place, *(place + further for further in later)]
 

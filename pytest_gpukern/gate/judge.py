@@ -66,7 +66,7 @@ sessions differ by 10 %.
 
 
 BY_MACHINE = 0.25
-"""By how much the times of sessions or machines may differ if no file of the project does."""
+"""By how much a time may grow on another machine, or in another session, though all files are the same."""
 
 
 class Since(NamedTuple):
@@ -319,9 +319,9 @@ def unless_same_code(verdict: Verdict, *, all_known: bool, explains: float = mat
     """Returns the verdict on a time whose session did the same as its record, as far as timers see.
 
     It is SAME CODE where the time does not decide. On a card that is not on record, SLOWER decides nothing
-    either, if it is slower by no more than what that card `explains`, 0.25 for 25 %, at least. If not
-    `all_known`, something may differ that timers do not see, such as a number of rounds. Then the time has to
-    agree within half the threshold, which another card's does not tell.
+    either, unless its lower bound exceeds what that card `explains`: 0.25 is 25 %. If not `all_known`,
+    something may differ that timers do not see, such as a number of rounds. Then the time has to agree within
+    half the threshold, which another card's does not tell.
     """
     is_open = verdict.kind is VerdictKind.UNDECIDED
     elsewhere = verdict.kind is VerdictKind.SLOWER and verdict.other_card

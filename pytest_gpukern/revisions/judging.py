@@ -117,8 +117,10 @@ def same_times(case: Both, threshold: float) -> tuple[frozenset[str], bool]:
 
 def _is_same(both: Sequence[tuple[Result, Result]], key: str, threshold: float) -> bool:
     known = {same_work(head, base, key) for base, head in both}
-    if SameWork.NO in known or known == {SameWork.ALL}:
-        return SameWork.NO not in known
+    if SameWork.NO in known:
+        return False
+    if known == {SameWork.ALL}:
+        return True
     pairs = [(before, now) for base, head in both if (before := base.time(key)) and (now := head.time(key))]
     timed = [*chain.from_iterable(pairs)]
     if not all(time.summary.median_ns > 0 for time in timed):

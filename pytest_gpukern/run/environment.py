@@ -136,7 +136,7 @@ class Environment:
         """Returns a hash of the project's files that the running test loads; None where that is not sure."""
         if self.opened is None or self.opened.why_blind:
             return None
-        opened = frozenset(self.opened.of_test())
+        opened = self.opened.of_test()
         with self.opened.looking_away():
             return self.opened.project.hash_of_loads(test, tuple(reads), opened)
 

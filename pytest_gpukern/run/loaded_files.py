@@ -217,7 +217,7 @@ class OpenedFiles:
         self._folders: dict[int, str] = {}
         self._seen, self._loaded, self._held = set[str](), set[str](), tuple[object, ...]()
         self._of_files = dict[str, set[str]]()  # test file → what was opened while its tests were collected
-        self._imports_of = functools.cache(
+        self._imported_by = functools.cache(
             lambda *files: project.imported(*(project.path_of(rootdir / of) for of in files), texts=False)[0]
         )
         self._when = BEFORE
@@ -271,12 +271,12 @@ class OpenedFiles:
     def of_test(self) -> set[str]:
         """Returns what was opened in a test and by its file, and all else that may have been kept.
 
-        Modules that test files import are no such: other processes open them, too. Paths are from the top of
-        the repository, or absolute for what lies elsewhere.
+        Modules that test files import do not count as kept, since other processes open them, too. Paths are
+        from the top of the repository, or absolute for what lies elsewhere.
         """
         opened = self._looked() | self._of_files.get(self._when.partition("::")[0], set())
         with self.looking_away():
-            imports = self._imports_of(*self._of_files)
+            imports = self._imported_by(*self._of_files)
         return opened | {of for of in self._seen if of not in imports or not of.endswith(".py")}
 
     def carried(self) -> dict[str, Any]:
@@ -337,7 +337,7 @@ class OpenedFiles:
 
 
 class _Object(ctypes.Structure):
-    """Holds of `dl_phdr_info` in <link.h> how many shared objects this process has loaded so far."""
+    """Is `dl_phdr_info` of <link.h> up to how many shared objects this process has loaded so far."""
 
     _fields_ = (("own", ctypes.c_void_p * 3), ("segments", ctypes.c_uint16), ("loaded", ctypes.c_ulonglong))
 
@@ -354,7 +354,7 @@ def _objects_loaded() -> int:
         return 1
 
     with suppress(AttributeError):  # macOS has no such function
-        # It keeps the GIL: else a thread that holds it and loads an object would wait for us, and we for it.
+        # PyDLL keeps the GIL. Else we could wait for it with a lock that a thread needs which imports.
         ctypes.PyDLL(None).dl_iterate_phdr(_FOR_EACH(at_first), None)
     return sum(counts)
 

@@ -392,7 +392,8 @@ def left_open(settled: Settled, environment: Environment) -> Open | None:
     record = environment.record_of(result.case)
     others = {key: newest(record.past(key)) for key in by_others}
     as_recorded = {key for key, of in others.items() if conditions_of(result, key) == conditions_of(of, key)}
-    other_work = {key for key in as_recorded if same_work(result, others[key], key) is SameWork.NO}
+    work = {key: same_work(result, of, key) for key, of in others.items()}
+    other_work = {key for key in as_recorded if work[key] is SameWork.NO}
     other_files = {key for key in as_recorded if others[key].files not in (None, result.files)}
     by_device = {time.key for time in result.measurements if timer_row(time.timer).device_timed}
     undecided = {
@@ -402,7 +403,6 @@ def left_open(settled: Settled, environment: Environment) -> Open | None:
     asked_in_vain = other_work | (other_files - by_device)  # the host's clock is too coarse to agree
     if not left:
         return None
-    work = {same_work(result, others[key], key) for key in left}
     return Open(
         result,
         tuple(left),
@@ -410,7 +410,7 @@ def left_open(settled: Settled, environment: Environment) -> Open | None:
         settled.threshold,
         () if asked_in_vain.intersection(left) else tuple(left),
         frozenset(as_recorded),
-        same_work=SameWork.NO not in work,
+        same_work=all(work[key] is not SameWork.NO for key in left),
     )
 
 
@@ -487,8 +487,8 @@ def _by_code(
 ) -> Verdict:
     """Returns the verdict, or SAME CODE where what these sessions did decides and their time does not.
 
-    Files tell of no option or variable. So a device's time that is slower on another card goes on, unless it
-    is `decided` and nothing more can be measured.
+    Files tell of no option or variable. So where files alone are known, a device's time that is slower on
+    another card stays SLOWER, and more sessions settle it. Once it is `decided`, none follow.
     """
     if not basis.reference:
         return verdict
@@ -496,8 +496,8 @@ def _by_code(
     same = {same_work(session, before, key) for session in sessions}
     if SameWork.NO in same:
         return verdict
-    goes_on = timer_row(key.split("/")[1]).device_timed and not decided
-    explains = (0.0 if goes_on else BY_MACHINE) if SameWork.FILES in same else math.inf
+    stays = timer_row(key.split("/")[1]).device_timed and not decided
+    explains = (0.0 if stays else BY_MACHINE) if SameWork.FILES in same else math.inf
     return unless_same_code(verdict, all_known=SameWork.SEEN not in same, explains=explains)
 
 

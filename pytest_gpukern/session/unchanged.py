@@ -229,7 +229,7 @@ def _reasons_to_run(
     project.changed = _changed_since(voucher, project, written)
     file_of = {test: config.rootpath / test.partition("::")[0] for test in voucher.tests}
     for test in sorted(file_of.keys() - {item.nodeid for item in items}):
-        is_sought = _is_sought(config, file_of[test])  # and who looks for it sees what runs
+        is_sought = _is_sought(config, file_of[test])  # so it is missed if all run
         if is_sought and project.loads(file_of[test])[0] & project.changed:
             raise _NothingVouchesError(f"{test} is gone")
     reasons, loads_of = dict[str, str](), functools.cache(project.loads)
@@ -244,7 +244,7 @@ def _reasons_to_run(
 
 
 def _is_sought(config: pytest.Config, file: Path) -> bool:
-    """Returns whether this run would have a file's tests, as far as its arguments tell."""
+    """Returns whether this run asks for all tests of a file, as far as its arguments tell."""
     chosen = any(config.getoption(name, None) for name in ("keyword", "markexpr", "deselect", "lf"))
     start = config.invocation_params.dir
     folders = [(start / argument).resolve() for argument in config.args if "::" not in argument]
