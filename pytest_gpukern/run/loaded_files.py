@@ -38,6 +38,8 @@ _NAME = re.compile(r"[\w-][\w.:-]*")
 """A string that may name a module."""
 _CACHED = re.compile(r"__pycache__/([^/]+?)\.[a-z]+-\d[^/]*\.pyc$")
 """A module's compiled code, by Python or by pytest."""
+_OF_PYTEST = re.compile(r"(^|/)(\.?pytest\.(ini|toml)|pyproject\.toml|tox\.ini|setup\.cfg)$")
+"""What another worker reads when it starts, as it does our probe."""
 _OF_TOOLS = re.compile(r"(^|/)(__pycache__|\.(git|pytest_cache|hypothesis|mypy_cache|benchmarks))(/|$)")
 _NAME_OF_RECORD = re.compile(r"[^/]\.[\w-]+\.json$")
 _RECORDS = ({"schema", "problem", "device_model"}, {"schema", "problem", "cases"})
@@ -216,16 +218,20 @@ class OpenedFiles:
         self.project, self.rootdir, self.why_blind, self._queue = project, rootdir, "", -1
         self._folders: dict[int, str] = {}
         self._seen, self._loaded, self._held = set[str](), set[str](), tuple[object, ...]()
+        self._new = defaultdict[str, set[str]](set)
         self._of_files = dict[str, set[str]]()  # test file → what was opened while its tests were collected
         self._imported_by = functools.cache(
-            lambda *files: project.imported(*(project.path_of(rootdir / of) for of in files), texts=False)[0]
+            lambda *files, texts=False: project.imported(
+                *(project.path_of(rootdir / of) for of in files), texts=texts
+            )[0]
         )
-        self._when = BEFORE
+        self._when, self._probe, self._among_workers = BEFORE, "", False
         self._opened = defaultdict[str, set[str]](set)
         try:
             self._watch()
         except (OSError, AttributeError) as error:
             self.why_blind = f"inotify cannot be used here: {error}"
+        self._among_workers = os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1") != "1"
         loaded = sorted(path for path in self._strangers() if not path.startswith("/"))
         if loaded:  # what it has read nobody saw
             self.why_blind = f"{loaded[0]} was loaded before the root conftest, which can load it instead"
@@ -246,9 +252,10 @@ class OpenedFiles:
                 raise OSError(f"it watches {len(self._folders)} folders and no more, by its limits")
             self._folders[watch] = self.project.path_of(at)
         watched = {*self._folders.values()}
-        known = (of for of in self.project.comparable if dirname(of) in watched and isfile(top / of))
-        (top / (probe := next(known, ""))).open("rb").close()
-        if probe not in self._events():  # some sandboxes accept a watch and tell nothing
+        known = sorted(self.project.comparable, key=lambda of: (not _OF_PYTEST.search(of), of))
+        self._probe = next((of for of in known if dirname(of) in watched and isfile(top / of)), "")
+        (top / self._probe).open("rb").close()
+        if self._probe not in self._events():  # some sandboxes accept a watch and tell nothing
             self.why_blind = "inotify tells nothing here"
 
     def enter(self, when: str = BETWEEN) -> None:
@@ -263,10 +270,21 @@ class OpenedFiles:
 
     def _looked(self) -> set[str]:
         """Returns what was opened by now since `enter`."""
-        opened = self._opened[self._when]
-        opened |= self._events() | self._strangers()
+        opened, new = self._opened[self._when], self._strangers()
+        self._new[self._when] |= new
+        opened |= self._events() | new
         self._seen |= opened
         return opened
+
+    def _ours(self, when: str, opened: set[str]) -> set[str]:
+        """Returns what was opened then but for modules that test files may import, unless they are new here.
+
+        Other workers import them, too, at any time, or read them to see what they import.
+        """
+        if not self._among_workers:
+            return opened
+        imports = self._imported_by(*self._of_files, texts=True)
+        return {of for of in opened if of not in imports or not of.endswith(".py")} | self._new[when]
 
     def of_test(self) -> set[str]:
         """Returns what was opened in a test and by its file, and all else that may have been kept.
@@ -274,16 +292,21 @@ class OpenedFiles:
         Modules that test files import do not count as kept, since other processes open them, too. Paths are
         from the top of the repository, or absolute for what lies elsewhere.
         """
-        opened = self._looked() | self._of_files.get(self._when.partition("::")[0], set())
+        self._looked()
+        file = self._when.partition("::")[0]
         with self.looking_away():
             imports = self._imported_by(*self._of_files)
+            of_test, of_file = self._opened[self._when], self._of_files.get(file, set())
+            opened = self._ours(self._when, of_test) | self._ours(file, of_file)
         return opened | {of for of in self._seen if of not in imports or not of.endswith(".py")}
 
     def carried(self) -> dict[str, Any]:
         """Returns as plain JSON what travels on the report of a test's teardown."""
         self.enter()
         opened, self._opened = self._opened, defaultdict(set)
-        return {"opened": {when: sorted(paths) for when, paths in opened.items()}, "blind": self.why_blind}
+        with self.looking_away():
+            ours = {when: sorted(self._ours(when, paths)) for when, paths in opened.items()}
+        return {"opened": ours, "blind": self.why_blind}
 
     @contextmanager
     def looking_away(self) -> Iterator[None]:
@@ -313,6 +336,8 @@ class OpenedFiles:
                         else:
                             opened.add(_CACHED.sub(r"\1.py", path))
         tracked = self.project.tracked
+        if self._among_workers:
+            opened = {of for of in opened if not (_OF_PYTEST.search(of) or of == self._probe)}
         return {of for of in opened if of in tracked or not (of in made or _OF_TOOLS.search(of))}
 
     def _strangers(self) -> set[str]:

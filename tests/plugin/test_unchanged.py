@@ -323,13 +323,17 @@ def test_nobody_vouches_for_what_did_not_pass_or_git_does_not_have(project):
 
 
 def test_the_hash_that_a_record_keeps_is_another_where_a_test_loads_a_changed_file(project):
-    def hashes(name):
-        pytest_in(project.top, f"--gpukern-report={name}")
+    def hashes(name, *options):
+        pytest_in(project.top, f"--gpukern-report={name}", *options)
         results = json.loads((project.top / name).read_text())["results"]
         return {of["nodeid"].split("/")[1]: of["files"] for of in results}
 
     before = hashes("run.json")
     assert hashes("build/again.json") == before
+    ways = [
+        f"tests/{way}" for way in ("import", "import_in_function", "init", "relative", "star", "variants")
+    ]
+    assert hashes("build/workers.json", "-n3", *ways) == hashes("build/alone.json", *ways)
     write(project.top, {"helper.py": "x = 2", "lib/twice.py": "x = 2", "README.md": "2"})
     now = hashes("build/now.json")
     changed = {way for way in LOADED if now[way] != before[way]}
