@@ -504,6 +504,18 @@ def test_a_call_whose_time_depends_on_what_its_outputs_hold_is_invalid(timer, in
         assert timer.refilled[:6] == batches[:6], "a fifth of the batches, and never the first"
 
 
+def test_a_gap_that_differs_from_batch_to_batch_depends_on_no_outputs():
+    class GapTimer(FakeTimer):
+        def collect(self, iterations, *, cold):
+            gap_ns = draw.choice((0.0, 1500.0))
+            return Batch([10_000.0 + gap_ns] * len(iterations))
+
+    draw = random.Random(7)
+    rule = StoppingRule(0, 30, 30)
+    found = [sampled(GapTimer("cupti"), executions=Refillable(nothing), rule=rule) for _ in range(300)]
+    assert sum(measurement.invalid is not None for measurement in found) <= 3
+
+
 @pytest.mark.parametrize(
     ("executions", "how"), [(Refillable(nothing), Sampler.glance), (Repeated(nothing), Sampler.measure)]
 )
