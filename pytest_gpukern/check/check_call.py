@@ -448,13 +448,13 @@ class CheckedCalls(Launch):
                 f"{self._where}: gpu_benchmark(determinism={str(self.determinism)!r}): the call returns no "
                 "array; declare the ones that it writes, such as outputs=2 or outputs=('out',)"
             )
-        declared, last_ns = self._declares or self.determinism is not None, self.last_call_ns
+        declared, call_ns = self._declares or self.determinism is not None, self.shortest_call_ns
         most = _CALLS_FOR_OUTPUTS if self._declares else _CALLS
         if not (declared or (self._returns_new and self._repeats)) or calls >= most or not self._looks:
             return False
         if calls > 1:
-            return last_ns <= _QUICK_NS
-        return declared or last_ns <= _VERY_SLOW_NS
+            return call_ns <= _QUICK_NS
+        return declared or call_ns <= _VERY_SLOW_NS
 
     def strided(self) -> Iterator[Note]:
         """Yields a note on each given array with gaps or in another order than C, which may cost time."""

@@ -132,7 +132,7 @@ class Prepared(Launch):
     @property
     def is_slow(self) -> bool:
         limit_ns = SLOW_ON_DEVICE_NS if self.backend.on_gpu else SLOW_ON_HOST_NS
-        return self.last_call_ns > limit_ns
+        return self.shortest_call_ns > limit_ns
 
     def errors_with_bits(self, *, tells_determinism: bool = True) -> dict[str, OutputError]:
         """The worst error of each output, with its hash for the first data set and its determinism."""
@@ -350,7 +350,7 @@ def check(prepared: Prepared, *, checked_again: bool = False) -> None:
         checked_launch(prepared, poisoned=number != len(POISONS) or dataset.expected is None)
         for repeats in range(_LAUNCHES - 1 if declared and not number else 0):
             # A first launch may have compiled, so all but the slowest are repeated once.
-            if prepared.is_slow and (repeats or prepared.last_call_ns > _VERY_SLOW_NS):
+            if prepared.is_slow and (repeats or prepared.shortest_call_ns > _VERY_SLOW_NS):
                 break
             checked_launch(prepared)
         prepared.note_run()
@@ -369,7 +369,7 @@ def check_nothing_is_late(prepared: Prepared) -> None:
     """
     backend, variant = prepared.backend, prepared.case.variant
     waits_for_others = not getattr(backend.timed_stream, "is_nonblocking", True)
-    call_ns = prepared.last_call_ns
+    call_ns = prepared.shortest_call_ns
     costs_much = call_ns > _VERY_SLOW_NS or launches_cost_much(backend)
     if not backend.on_gpu or variant.host_data or waits_for_others or costs_much:
         return
@@ -423,7 +423,7 @@ def repeat_while_bitwise(prepared: Prepared) -> None:
     Raises:
         IncorrectError: a launch was wrong, or differs though the variant declares that none does.
     """
-    count = worth_repeating(prepared.last_call_ns)
+    count = worth_repeating(prepared.shortest_call_ns)
     if not (prepared.steady and count):
         return
     prepared.turn_to(prepared.datasets[0])
@@ -470,7 +470,7 @@ def recheck(sets: list[Prepared], *, launches: bool = True) -> None:
         if not launches:
             return
         others_unseen = len(first.datasets) > 1 and first.dataset is first.datasets[0]
-        slow = first.is_slow and (not first.backend.on_gpu or first.last_call_ns > _NOT_AGAIN_NS)
+        slow = first.is_slow and (not first.backend.on_gpu or first.shortest_call_ns > _NOT_AGAIN_NS)
         if others_unseen or not slow:
             for prepared in sets[:CONTENTS]:
                 # A slow one saw both poisons before timing, but never the answer of other contents.
@@ -654,7 +654,7 @@ def _check_at(
         except IncorrectError as error:
             raise error.after(f"{corner.label}: ", _planted(sets[-1])) from error
         prepared.let_go()
-        return prepared.last_call_ns, sets[0].in_short
+        return prepared.shortest_call_ns, sets[0].in_short
 
 
 def _planted(dataset: Dataset) -> str:

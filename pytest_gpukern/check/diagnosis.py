@@ -130,7 +130,7 @@ class Launch(ABC):
         notes: what is doubtful but not wrong, each once.
         seen_bits: a hash of each output after each launch on the same inputs.
         first_call_ns: wall time of the first launch, compiling and loading included.
-        last_call_ns: wall time of the last one; 0 before any.
+        shortest_call_ns: wall time of the shortest so far, since anything may hold up one; 0 before any.
         inputs: the arrays that it must not write, by name.
         results: the arrays that its last launch returned as outputs, by name.
         held: what earlier launches returned and somebody still holds, by words.
@@ -151,7 +151,7 @@ class Launch(ABC):
         self.notes: dict[Note, None] = {}
         self.seen_bits: dict[str, list[str | None]] = {}
         self.first_call_ns: float | None = None
-        self.last_call_ns = 0.0
+        self.shortest_call_ns = 0.0
         self.inputs: Mapping[str, Memory] = {}
         self.results: Mapping[str, Memory] = {}
         self.held: Mapping[str, Memory] = {}

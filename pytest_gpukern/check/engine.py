@@ -129,9 +129,10 @@ def checked_launch(launch: Launch, *, poisoned: bool = True) -> Made:
         diagnosis = diagnose_damage(error.args, launch.place)
         assert diagnosis is not None
         raise IncorrectError(diagnosis) from None
-    launch.last_call_ns = float(time.perf_counter_ns() - start)
+    took_ns = float(time.perf_counter_ns() - start)
     if first:
-        launch.first_call_ns = launch.last_call_ns
+        launch.first_call_ns = took_ns
+    launch.shortest_call_ns = min(took_ns, launch.shortest_call_ns or took_ns)
     left = tuple(threads_left(threads, first=first))
     for name, value in leaves("returned", returned):
         undone = launch.why_lazy(value)

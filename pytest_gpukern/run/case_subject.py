@@ -194,9 +194,9 @@ class CaseSubject:
         first, environment = self.sets[0], self._environment
         with environment.gpu.loading_observed(on_gpu=self._backend.on_gpu):
             recheck(self.sets, launches=not self._checked)
-        compile_ns = None  # what the first launch took longer than the last: compiling, loading, allocations
+        compile_ns = None  # what the first launch took longer than others: compiling, loading, allocations
         if self._backend.on_gpu and first.first_call_ns is not None:
-            compile_ns = max(0.0, first.first_call_ns - first.last_call_ns)
+            compile_ns = max(0.0, first.first_call_ns - first.shortest_call_ns)
         # After few launches nothing is known of their determinism.
         evidence.add(
             errors=first.errors_with_bits(tells_determinism=not self._checked),
@@ -251,7 +251,7 @@ class CaseSubject:
         measurements: list[Measurement] = []
         for scope in scopes:
             calls = [self._call(scope, prepared) for prepared in self.sets]
-            call_ns = first.last_call_ns
+            call_ns = first.shortest_call_ns
             launched = scope in ("kernel", "launch") or not backend.on_gpu  # as the check did
             compiled = not backend.on_gpu or call_ns != first.first_call_ns
             if not (launched and compiled and first.is_slow):

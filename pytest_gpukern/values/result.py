@@ -567,8 +567,8 @@ class Result(Stored, frozen=True):
         diagnosis: what was wrong with the outputs, or None.
         errors: output name → how far it was from its reference.
         first_call_ns: wall time of the first call, compilation included, or None.
-        compile_ns: how much longer the first call took than the last launch before timing: compiling, loading
-            and first allocations; None where that is not known.
+        compile_ns: how much longer the first call took than the shortest that was not timed: compiling,
+            loading and first allocations; None where that is not known.
         measurements: one a scope.
         kernels: what a call launches, where a timer saw it.
         launched: in a record, the place in `kernels` of each launch of a call, in order.

@@ -21,6 +21,7 @@ from pytest_gpukern.backends.host import HostBackend, HostWorkspace
 from pytest_gpukern.check import check_variant
 from pytest_gpukern.check.check_variant import Prepared, check, check_nothing_is_late, giving_back, recheck
 from pytest_gpukern.check.diagnosis import Fault, IncorrectError
+from pytest_gpukern.check.engine import checked_launch
 from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.problems.dataset import Datasets
 
@@ -250,6 +251,18 @@ def watched(problem=None, **options):
     return found, checked(watching, problem, **options)
 
 
+def test_a_launch_that_something_holds_up_makes_no_call_slow(monkeypatch):
+    _, prepared = watched(on_gpu=True)
+    times = iter([0, 10**9, 10**9, 10**9 + 19 * 10**6, 2 * 10**9, 3 * 10**9])
+    monkeypatch.setattr("pytest_gpukern.check.engine.time.perf_counter_ns", lambda: next(times))
+    prepared.first_call_ns, prepared.shortest_call_ns, slow = None, 0.0, []
+    for _ in range(3):
+        checked_launch(prepared)
+        slow.append(prepared.is_slow)
+    assert slow == [True, False, False], "the first compiles, the third waits for something"
+    assert prepared.first_call_ns == 1e9
+
+
 def answer_of(dataset):
     return np.float32(dataset.expected["out"][0]).view("u4")
 
@@ -344,7 +357,7 @@ def test_after_timing_a_launch_of_over_5_s_is_not_made_again_and_a_slow_one_find
     prepared.turn_to(prepared.datasets[1])
     prepared.run()
     found.clear()
-    prepared.last_call_ns = took_ns
+    prepared.shortest_call_ns = took_ns
     recheck([prepared])
     assert bool(found) is launched
     if launched:
@@ -565,10 +578,10 @@ def test_outputs_that_are_written_after_the_given_stream_was_done_are_a_fault_an
         return lambda: (calls.append(1), np.multiply(a, 2, out=out))
 
     prepared = checked(counted, on_gpu=True)
-    prepared.last_call_ns, before = 2e6, len(calls)
+    prepared.shortest_call_ns, before = 2e6, len(calls)
     check_nothing_is_late(prepared)
     assert (late.asked, len(calls)) == ([3e6], before + 1)
-    prepared.last_call_ns = 1e9
+    prepared.shortest_call_ns = 1e9
     check_nothing_is_late(prepared)
     assert late.asked[1:] == [2.1e7], "a longer call needs no longer hold"
     late.outputs = ["out"]
@@ -586,7 +599,7 @@ def test_nobody_looks_where_it_would_show_nothing(late, monkeypatch, why):
     if why == "a stream that waits for others":
         prepared.backend.timed_stream = SimpleNamespace(is_nonblocking=False)
     if why == "very slow":
-        prepared.last_call_ns = 1e9 + 1
+        prepared.shortest_call_ns = 1e9 + 1
     if why == "a sanitizer":
         monkeypatch.setattr("pytest_gpukern.check.check_variant.sanitizing_tool", lambda: "memcheck")
     check_nothing_is_late(prepared)

@@ -224,7 +224,7 @@ def test_further_sets_take_half_of_the_memory_that_is_left_and_a_call_over_20_ms
     def check(prepared, **options):
         checking(prepared, **options)
         free[0] = free_sets * one_set
-        prepared.last_call_ns = 1e9 * call_s
+        prepared.shortest_call_ns = 1e9 * call_s
 
     checking = case_subject.check
     monkeypatch.setattr(case_subject, "check", check)
