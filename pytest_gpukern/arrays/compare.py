@@ -98,6 +98,8 @@ def draw_poisons(seed: int | str) -> tuple[int, ...]:
 
 def disturbed(answer: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Returns an old answer with noise: one bit of each element is flipped, of floats by an eighth or so."""
+    if not answer.ndim:
+        return disturbed(answer.reshape(1)).reshape(())
     bits = answer.view(answer.real.dtype) if answer.dtype.kind == "c" else answer
     size = bits.dtype.itemsize
     if size > 8:  # of the host's long double
@@ -487,15 +489,21 @@ class Tolerance:
         return cls(rtol=count * float(_finfo(dtype).eps))
 
     @classmethod
-    def for_sum(cls, terms: int, dtype: DTypeLike, magnitude: float = 1.0) -> Tolerance:
-        """Returns the tolerance for a sum of `terms` products of size `magnitude`.
+    def for_sum(cls, terms: int, dtype: DTypeLike, magnitude: float | None = None) -> Tolerance:
+        """Returns the tolerance for a sum of `terms` terms or products, added in any order.
 
-        It is 8 · eps relative, and 8 · eps · magnitude · √terms absolute. The statistical error of a sum
-        grows as the square root of its terms (N. J. Higham, Accuracy and Stability of Numerical Algorithms,
-        2002, section 2.8). The factor 8 leaves room for the order of summation.
+        The error of a sum grows as the square root of its additions (N. J. Higham and T. Mary, SIAM J. Sci.
+        Comput. 41, A2815, 2019). Each rounds a partial sum, whose size is `magnitude`: the absolute bound is
+        8 · eps · magnitude · √terms, and 8 · eps relative.
+
+        Without a `magnitude` the terms are of size one, or below. Partial sums of both signs are then of size
+        √terms. Those of one sign are part of the result: the relative bound is 2 · eps · √terms, if that is
+        more.
         """
-        eps = float(_finfo(dtype).eps)
-        return cls(rtol=8 * eps, atol=8 * eps * magnitude * float(terms) ** 0.5)
+        eps, root = float(_finfo(dtype).eps), float(terms) ** 0.5
+        if magnitude is not None:
+            return cls(rtol=8 * eps, atol=8 * eps * magnitude * root)
+        return cls(rtol=eps * max(8, 2 * root), atol=8 * eps * terms)
 
 
 _MOST_OF_REFERENCE = 0.01

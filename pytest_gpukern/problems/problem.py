@@ -90,6 +90,15 @@ class Declared(NamedTuple):
     wrong: bool
 
 
+def _some_bytes(array: np.ndarray[Any, Any]) -> bytes:
+    """Returns the bytes of an array, of a large one those of elements spread over it, 64 MiB at most."""
+    return array.ravel(order="K")[:: max(1, array.nbytes // _MOST_BYTES)].tobytes()
+
+
+_MOST_BYTES = 2**25
+"""What a reference did to more bytes of an input is seen at this many of them, which are copied before."""
+
+
 class Problem:
     """Declares what is computed, once for all variants: inputs, reference, outputs, tolerance, bytes, flops.
 
@@ -508,7 +517,15 @@ class Problem:
         specs = self.output_specs(point, inputs)
         # A reference may update in place as well, so it is given copies.
         private = {name: inputs[name].copy() for name in specs if name in inputs}
+        kept = {name: of for name, of in inputs.items() if isinstance(of, np.ndarray) and name not in private}
+        before = {name: _some_bytes(array) for name, array in kept.items()}
         made = self._call(self._reference, point, {**inputs, **private})
+        for name, array in kept.items():
+            if _some_bytes(array) != before[name]:
+                raise self.error(
+                    f"the reference changes its input {name!r}, which variants are to get: "
+                    f"have it work on a copy, {name} = {name}.copy()"
+                )
         if not isinstance(made, Mapping):
             if len(specs) > 1:
                 raise self.error(f"the reference must return a dict of its outputs {list(specs)}")

@@ -37,6 +37,13 @@ def rounded(values: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
     return made.astype(values.dtype)
 
 
+def _lowered(values: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
+    """Returns values as `dtype`, rounded to the precision below; what is too large for it is infinite."""
+    with np.errstate(all="ignore"):
+        lowered: np.ndarray[Any, Any] = rounded(values, dtype).astype(dtype)
+    return lowered
+
+
 def passes_lower_precision(
     name: str,
     expected: np.ndarray[Any, Any],
@@ -54,10 +61,10 @@ def passes_lower_precision(
     if lower is None or not expected.size or (tolerance.rtol == 0 == tolerance.atol):
         return None
     wanted = _sample(expected)
-    wrong = rounded(wanted, dtype).astype(dtype)
+    wrong = _lowered(wanted, dtype)
     comparison = compare(wrong, wanted, tolerance, poison=None)
     if not comparison.mismatches and again is not None:
-        wrong = rounded(_sample(again()), dtype).astype(dtype)
+        wrong = _lowered(_sample(again()), dtype)
         comparison = compare(wrong, wanted, tolerance, poison=None)
     exact = not comparison.absolute.value  # as with small integers, which no tolerance can tell apart
     if comparison.mismatches or (again is None and exact):
@@ -70,7 +77,7 @@ def passes_zeros(name: str, expected: np.ndarray[Any, Any], dtype: Any, toleranc
     wanted = _sample(expected)
     if not wanted.size or compare(np.zeros(wanted.shape, dtype), wanted, tolerance, poison=None).mismatches:
         return None
-    lower = rounded(wanted, dtype).astype(dtype)  # which is to be rejected, too
+    lower = _lowered(wanted, dtype)  # which is to be rejected, too
     return _would_pass(name, "an output of zeros", lower, wanted, tolerance)
 
 

@@ -10,6 +10,7 @@ import pytest
 from fakes import doubling
 
 from pytest_gpukern import Axis, Output, Problem, ProblemError, Tolerance, boundaries
+from pytest_gpukern.arrays.compare import compare
 from pytest_gpukern.backends.foreign_array import bits_of
 from pytest_gpukern.problems.call_by_name import call_by_name
 from pytest_gpukern.problems.cases import cases_of
@@ -334,6 +335,18 @@ def test_one_output_needs_no_name_in_the_reference():
     assert list(reference_of(reference=lambda a: {"out": a})) == ["out"]
 
 
+def test_a_reference_that_changes_an_input_is_refused_and_one_that_returns_it_is_not():
+    def doubles(a):
+        a *= 2
+        return a
+
+    with pytest.raises(
+        ProblemError, match=r"reference changes its input 'a'.*work on a copy, a = a\.copy\(\)"
+    ):
+        reference_of(reference=doubles)
+    assert reference_of(reference=lambda a: a)["out"].shape == (3,)
+
+
 def test_without_a_reference_there_is_nothing_expected():
     assert reference_of(reference=None, check=lambda runs: None) is None
 
@@ -376,10 +389,24 @@ def test_the_default_tolerance_is_near_that_of_pytorch_and_exact_for_what_is_no_
 
 
 def test_the_tolerance_of_a_sum_grows_with_the_root_of_its_terms():
-    few, many = Tolerance.for_sum(100, "float32"), Tolerance.for_sum(10_000, "float32")
+    few, many = (Tolerance.for_sum(terms, "float32", magnitude=3) for terms in (100, 10_000))
+    assert few.atol == pytest.approx(8 * 2**-23 * 3 * 10)
     assert many.atol == pytest.approx(10 * few.atol)
     assert many.rtol == few.rtol == pytest.approx(8 * 2**-23)
-    assert Tolerance.for_sum(100, "float32", magnitude=3).atol == pytest.approx(3 * few.atol)
+
+
+@pytest.mark.parametrize("terms", [1, 10, 300, 4096, 100_000])
+@pytest.mark.parametrize("drawn", ["random", "standard_normal"])
+def test_sums_in_any_order_are_within_their_tolerance_and_without_a_hundredth_of_the_terms_they_are_not(
+    terms, drawn
+):
+    values = getattr(np.random.default_rng(terms), drawn)((40, terms), dtype=np.float32)
+    expected, bounds = values.sum(axis=1, dtype=float), Tolerance.for_sum(terms, "float32")
+    for found in (values.cumsum(axis=1, dtype=np.float32)[:, -1], values.sum(axis=1)):
+        assert not compare(found, expected, bounds, poison=None).mismatches
+    if terms > 1:
+        most = values[:, : terms - terms // 100 - 1].sum(axis=1)
+        assert compare(most, expected, bounds, poison=None).mismatches > 30
 
 
 @pytest.mark.parametrize(
