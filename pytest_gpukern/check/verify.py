@@ -6,6 +6,7 @@ inputs left in it, and green means that each declared output was compared.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,22 +85,32 @@ class SeenOutputs:
         self.unpoisoned = False
 
     def name_of(self, actual: Any, on_host: np.ndarray[Any, Any]) -> str | None:
-        """Returns the name of the output that a test verifies, or a copy of it; None if it is not known."""
+        """Returns the name of the output that a test verifies, or a copy of it; None if it is not known.
+
+        A copy may be reshaped, or converted without loss.
+        """
         for name, output in self.outputs.items():
             if output.value is actual:
                 return name
         array = users_array(actual)
-        if not self._fixed or array is None:
+        if not self._fixed:
             return None
         for name, output in self.outputs.items():
-            if (array.span, array.shape) == (output.array.span, output.array.shape):
+            if array is not None and (array.span, array.shape) == (output.array.span, output.array.shape):
                 return name
-        form = (on_host.shape, on_host.dtype)
-        outputs = self.outputs.items()
-        alike = [name for name, output in outputs if (output.array.shape, output.array.dtype) == form]
-        bits = bits_of(on_host) if alike else None
-        for name in sorted(alike, key=self._compared.__contains__):  # of equal outputs, each has a copy
-            if bits and bits == bits_of(self.outputs[name].array.values(self.outputs[name].contents())):
+        bits = None
+        for name in sorted(
+            self.outputs, key=self._compared.__contains__
+        ):  # of equal outputs, each has a copy
+            of = self.outputs[name].array
+            as_read = (
+                of.dtype if of.read_dtype is of.dtype else np.dtype("f4")
+            )  # as bfloat16 comes to the host
+            if math.prod(of.shape) != on_host.size or not np.can_cast(as_read, on_host.dtype):
+                continue
+            bits = bits or bits_of(on_host)
+            contents = of.values(self.outputs[name].contents())
+            if bits and bits == bits_of(contents.astype(on_host.dtype, copy=False)):
                 return name
         return None
 
@@ -172,7 +183,8 @@ class SeenOutputs:
         for bits, result in output.results.items():
             if bits == verified:  # the test has compared it itself
                 continue
-            comparison = compare(output.array.values(result), reference, tolerance, poison=None)
+            values = output.array.values(result).reshape(reference.shape)
+            comparison = compare(values, reference, tolerance, poison=None)
             diagnosis = diagnose_values(name, comparison, tolerance, poisoned=output.poisoned)
             if diagnosis is not None:
                 where = f"in one of {len(output.bits)} calls on the same inputs, not in the one verified"
@@ -266,7 +278,7 @@ def check_against_reference(
     if diagnosis is not None:
         return ReferenceCheck(name, diagnosis)
     _refuse_nothing(reference, may_be_empty=seen.given_empty)
-    dtype = narrow_dtype(actual) or on_host.dtype
+    dtype = narrow_dtype(actual) or (on_host.dtype if known is None else seen.outputs[known].array.read_dtype)
     if (rtol, atol) == (None, None):
         tolerance = default_tolerance(reference, dtype)
     else:

@@ -18,6 +18,7 @@ from pytest_gpukern.backends.foreign_array import refuse_what_proves_nothing
 from pytest_gpukern.check import engine
 from pytest_gpukern.check.check_call import CheckedCalls, GuardedArrays, Turn
 from pytest_gpukern.check.diagnosis import Fault, IncorrectError
+from pytest_gpukern.check.verify import check_against_reference
 from pytest_gpukern.measure.measure import Repeated
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.values.marker import MarkerOptions
@@ -448,6 +449,25 @@ def test_an_update_that_is_another_in_one_call_is_found_by_verify_and_without_it
     checks, _ = checked(once_wrong, DATA, into, inout=(1,))
     assert "  calls on the same inputs differ; verify" in checks.seen.unsettled().message
     assert "in one of 3 calls" in verified(checks, into, np.array([1, 2, 0, 3])).message
+
+
+COPIES = {"float64": np.float64, "raveled": np.ravel, "listed": np.ndarray.tolist}
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+@pytest.mark.parametrize("wrong_by", [0.0, 1e-7, 1.0])
+def test_a_copy_that_is_converted_or_reshaped_stands_for_its_output_in_all_calls(copied, wrong_by):
+    """Also with the bounds of the output's own dtype, where the test gives none."""
+    calls = itertools.count()
+
+    def thirds():
+        return (X / 3 + wrong_by * (next(calls) == 0)).astype("f4").reshape(3, -1)
+
+    checks, result = checked(thirds)
+    expected = np.asarray(copied((X / 3).reshape(3, -1)))
+    options = {"hashes": False, "asks_what_else": False}
+    check = check_against_reference("y", copied(result), expected, None, None, seen=checks.seen, **options)
+    assert ("in one of 3 calls" in check.diagnosis.message) if wrong_by == 1 else check.diagnosis is None
 
 
 def test_in_place_an_array_may_be_given_twice():
