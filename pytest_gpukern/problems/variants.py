@@ -145,6 +145,11 @@ class Registration:
                     f"variant {name!r}: {parameter}={values!r} is neither an argument of a variant nor a "
                     f"parameter with values to try, such as {parameter}=(1, 2)"
                 )
+            if not values:
+                raise ProblemError(
+                    f"variant {name!r}: {parameter}={values!r} has no value to try, so it has no case: give "
+                    "one, or drop the variant"
+                )
             if takes is not None and parameter not in takes:
                 known = inspect.signature(self.decorator).parameters.values()
                 arguments = [argument.name for argument in known if argument.kind is argument.KEYWORD_ONLY]

@@ -215,7 +215,7 @@ def test_integers(gpu_benchmark):
 
 @declared
 def test_fresh(gpu_benchmark):
-    gpu_benchmark.pedantic(until(4, lambda x, out: None), setup=lambda: (x, np.zeros(N)))
+    gpu_benchmark.pedantic(until(5, lambda x, out: None), setup=lambda: (x, np.zeros(N)))
 
 def test_returned(gpu_benchmark):
     calls = itertools.count(1)

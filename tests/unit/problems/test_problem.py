@@ -213,6 +213,7 @@ REFUSED = [
     (variant(determinism="exact"), "determinism 'exact' is none of bitwise, run-to-run, tolerant"),
     (variant(layouts=("strided",)), "layout 'strided' is none of the problem's, which declares none"),
     (variant(scopes=("kernal",)), "'host.swept': scope 'kernal' is none of kernel, transfer"),
+    (variant(block=[]), r"'swept': block=\[\] has no value to try, so it has no case"),
     (variant(limits={"n": 1}), "'swept': limits=.* nor a parameter with values to try"),
     (variant(block=128), r"'swept': block=128 .* values to try, such as block=\(1, 2\)"),
     (variant(layout=("strided",)), r"layout=\('strided',\) is neither .*, layouts, dtypes"),
