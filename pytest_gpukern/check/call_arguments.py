@@ -181,7 +181,15 @@ def _argument(name: int | str, there: Sequence[Argument], positional: int) -> Ar
         place, value = argument
         try:
             if attribute:
-                argument = Argument(f"{place}.{attribute}", getattr(value, attribute))
+                item = (
+                    f".{attribute}"  # but of a named tuple or a dict its place, as where we find its arrays
+                )
+                fields = getattr(value, "_fields", ()) if isinstance(value, tuple) else ()
+                if attribute in fields:
+                    item = f"[{fields.index(attribute)}]"
+                elif isinstance(value, dict) and attribute in value:
+                    item = f"[{attribute!r}]"
+                argument = Argument(f"{place}{item}", getattr(value, attribute))
                 continue
             step = ast.literal_eval(text)
             if isinstance(value, (tuple, list)):

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import re
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+from pytest_gpukern.backends.foreign_array import leaves
 from pytest_gpukern.check.call_arguments import arguments_of, declared_arguments, held_by, takes_keyword
+
+
+class Names(dict):
+    def __getattr__(self, name):
+        if name in self:
+            return self[name]
+        raise AttributeError(name)
+
 
 ONE, TWO, THREE = (np.zeros(number) for number in (1, 2, 3))
 
@@ -128,6 +138,18 @@ def test_a_place_that_is_not_there_is_refused_with_those_that_are(output):
 )
 def test_a_keyword_is_taken_by_name_or_with_all_others(function, taken):
     assert {name for name in ("out", "outputs") if takes_keyword(function, name)} == taken
+
+
+class Pair(NamedTuple):
+    x: np.ndarray
+    out: np.ndarray
+
+
+@pytest.mark.parametrize(("pair", "place"), [(Pair(ONE, TWO), "x[1]"), (Names(x=ONE, out=TWO), "x['out']")])
+def test_an_attribute_of_a_named_tuple_or_a_dict_is_called_as_its_place(pair, place):
+    (found,) = declared_arguments("outputs", ["x.out"], launch, (1, pair), {}, "test_it")
+    assert found == (place, TWO)
+    assert place in dict(leaves("x", pair))
 
 
 def test_one_argument_under_two_names_is_refused():
