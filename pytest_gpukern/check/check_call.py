@@ -315,6 +315,11 @@ class CheckedCalls(Launch):
         return {name: 0 if of.updates else size_of(shape, of.region) for name, (of, shape) in outputs.items()}
 
     @property
+    def guarded(self) -> int:
+        """Returns how many arrays lie between guard zones, as the test asked."""
+        return len(self._guarded.held)
+
+    @property
     def forms(self) -> dict[str, Contents]:
         """Returns dtype and size of each input."""
         arrays = self.inputs.items()

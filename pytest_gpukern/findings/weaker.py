@@ -31,35 +31,68 @@ class _Degree(NamedTuple):
 
 
 def weaker(now: Result, past: Sequence[Result], threshold: float) -> Iterator[Finding]:
-    """Yields a finding for each check that was stricter in a session before, whatever the problem's version.
+    """Yields a finding for each check that was stricter in sessions before, whatever the problem's version.
 
     What a session before does not tell, as in a record of an older release, is not held against the new one.
+    In the simulator sizes are smaller: what ran there is compared with what ran there.
 
     Args:
         past: sessions of the record, or of the base.
         threshold: the run's, for tests that declare none.
     """
-    if now.simulated or now.correctness is Correctness.INCORRECT:
+    past = [of for of in past if of.simulated == now.simulated]
+    if now.correctness is Correctness.INCORRECT or not past:
         return
     texts, degrees = dict[str, str](), _degrees(now, threshold)
     named = [(before, _renamed(before, now)) for before in past]
+    then: dict[tuple[str, str], list[_Degree]] = {}
     for before, names in named:
         for what, was in _degrees(before, threshold).items():
             name, _, of = what.rpartition(": ")
-            gone = _Degree(0, "0") if of in (_COMPARED, _WRITTEN) else was
-            own = degrees.get(f"{names.get(name, name)}: {of}" if name else what, gone)
-            if own.value < was.value and not math.isclose(own.value, was.value):
-                array = name.partition(_AT)[0]
-                texts.setdefault(f"{array}: {of}", f"{what} {was.shown} → {own.shown}")
+            own_name = names.get(name, name)
+            if of == _COMPARED and _is_none_of_the_calls(now, own_name, before.errors[name]):
+                degrees[f"{own_name}: {of}"] = _Degree(0, "0 of what the call left")
+            then.setdefault((what, f"{own_name}: {of}" if name else what), []).append(was)
+    for (what, own_what), degrees_then in then.items():
+        name, _, of = what.rpartition(": ")
+        was = max(degrees_then, key=lambda degree: degree.value)
+        gone = _Degree(0, "0") if of in (_COMPARED, _WRITTEN) else was
+        own, least = degrees.get(own_what, gone), _least(of, [degree.value for degree in degrees_then])
+        if own.value < least and not math.isclose(own.value, least):
+            texts.setdefault(f"{name.partition(_AT)[0]}: {of}", f"{what} {was.shown} → {own.shown}")
     yield from (Finding(WEAKER, text) for text in (*texts.values(), *_gone(now, past), *_others(now, named)))
 
 
+def _least(of: str, values: Sequence[float]) -> float:
+    """Returns how strict a check has to be: as the strictest was, but for what follows from drawn values.
+
+    Such bounds and sizes differ a little from session to session, and may differ as much again.
+    """
+    strictest, loosest = max(values), min(values)
+    close = max(abs(strictest), abs(loosest)) <= _DRAWN * min(abs(strictest), abs(loosest))
+    return 2 * loosest - strictest if close and of in (*_BOUNDS, _COMPARED, "elements") else strictest
+
+
+_BOUNDS, _DRAWN = ("rtol", "atol"), 1.5
+
+
+def _is_none_of_the_calls(now: Result, name: str, before: OutputError) -> bool:
+    """Returns whether a comparison is no longer of what the calls left, whose determinism would be known."""
+    error = now.errors.get(name)
+    several = now.first_call_ns is not None and now.first_call_ns < _ONE_CALL_NS
+    return before.determinism is not None and error is not None and error.determinism is None and several
+
+
+_ONE_CALL_NS = 1e9
+"""A call that takes longer is not repeated for its determinism."""
 _AT = " at "
 """Separates an array from its corner. Of an array that is weaker everywhere, we name one place."""
 
 
 def _renamed(before: Result, now: Result) -> dict[str, str]:
     """Returns the new name of each output: of what is compared with the same, else of the same name or form.
+
+    Also that of one input which has another name now, as a parameter of a function.
 
     A test may name outputs that had no name, or compare them in another order. The determinism of what a call
     left is known, that of another array is not: so one is not taken for the other.
@@ -75,7 +108,10 @@ def _renamed(before: Result, now: Result) -> dict[str, str]:
         same = form and then is not None and held is not None and not _differ(then, held)
         return (same, (one.determinism is None) == (other.determinism is None), same_name, form)
 
-    names = dict[str, str]()
+    inputs, own_inputs = _inputs(before), _inputs(now)
+    gone, new = ([*of.keys() - other.keys()] for of, other in ((inputs, own_inputs), (own_inputs, inputs)))
+    alike = len(gone) == len(new) == 1 and inputs[gone[0]].dtype == own_inputs[new[0]].dtype
+    names = {gone[0]: new[0]} if alike else {}
     for was, own in sorted(itertools.product(_outputs(before), _outputs(now)), key=likeness, reverse=True):
         if was not in names and own not in names.values():
             names[was] = own
@@ -113,6 +149,8 @@ def _degrees(of: Result, threshold: float) -> dict[str, _Degree]:
     return found | {
         "check=": _Degree(declared.has_check, "judged" if declared.has_check else "none"),
         "comparisons that have to fail": _of_size(declared.must_fail),
+        "guarded arrays": _of_size(declared.guarded),
+        "outputs whose order is checked": _of_size(declared.in_order),
         "allow_lower_precision": _Degree(-declared.lower_precision, str(declared.lower_precision)),
         "threshold": _Degree(-smallest, f"{100 * smallest:g} %"),
         "determinism": _Degree(_DETERMINISM.index(promised), promised or "not declared"),
@@ -132,7 +170,7 @@ def _at_corners(of: Result) -> dict[str, Contents]:
 
 
 def _of_bounds(name: str, of: OutputError | Contents) -> dict[str, _Degree]:
-    bounds = (("rtol", of.rtol), ("atol", of.atol))
+    bounds = zip(_BOUNDS, (of.rtol, of.atol), strict=True)
     return {f"{name}: {what}": _Degree(-by, f"{by:g}") for what, by in bounds if by is not None}
 
 

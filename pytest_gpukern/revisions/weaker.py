@@ -21,9 +21,13 @@ _FAIL_ON, _THRESHOLD, _ADDED = "gpukern_fail_on", "gpukern_threshold", "addopts"
 _NAMES = ("baseline", "baseline_dir", "scope", "timer", "cache", "axis", "sanitize", "isolate", "seed")
 _OTHERS = tuple(f"gpukern_{name}" for name in _NAMES)
 """What decides what is checked, and what times are compared with. By others, as `backend`, tests are gone."""
-_STRICT = {"xfail_strict": "true", "filterwarnings": "error"}
-"""pytest's own → the word that makes it strict."""
-_SHOWN_ONLY = re.compile(r"-[vq]+|-r\w+|--(color|tb|durations|no-header|no-summary|show-capture)(=.*)?")
+_FILTERS, _STRICT = "filterwarnings", ("xfail_strict", "strict_xfail", "strict")
+"""pytest's own; any of its names makes a test fail that is expected to fail and passes."""
+_TRUE = ("1", "true", "yes", "on", "y", "t")
+_SHOWN_ONLY = re.compile(
+    r"(?<!\S)(-[vql]+|-r ?\w+|--(verbose|quiet|(no-)?showlocals|no-header|no-summary)"
+    r"|--(color|tb|durations|durations-min|verbosity|show-capture)[= ]\S+)(?!\S)"
+)
 """What `addopts` may hold without a say in what fails."""
 
 
@@ -32,10 +36,12 @@ def weaker_options(root: Path, revisions: Revisions, worktree: Path) -> Iterator
     if not root.is_relative_to(revisions.top):
         return
     base, head = ini_of(worktree / root.relative_to(revisions.top)), ini_of(root)
-    for name in (_FAIL_ON, _THRESHOLD, _ADDED, *_OTHERS, *_STRICT):
+    strict = any(head.get(name, "").lower() in _TRUE for name in _STRICT)
+    for name in (_FAIL_ON, _THRESHOLD, _ADDED, *_OTHERS, _FILTERS, *(() if strict else _STRICT)):
         was, now = base.get(name, ""), head.get(name, "")
         if now != was and _lets_more_pass(name, was, now):
-            yield f"{name} = {was or 'nothing'} → {now or 'nothing'}"
+            was, now = (" ".join(text.split()) or "nothing" for text in (was, now))
+            yield f"{name} = {was} → {now}"
 
 
 def ini_of(folder: Path) -> dict[str, str]:
@@ -44,19 +50,22 @@ def ini_of(folder: Path) -> dict[str, str]:
     Sessions of the base cannot tell: they are given what this run has read.
     """
     texts = {name: of.value for name, of in locate_config(folder, [folder])[2].items()}
-    return {name: " ".join(of) if isinstance(of, list) else str(of) for name, of in texts.items()}
+    return {name: "\n".join(of) if isinstance(of, list) else str(of) for name, of in texts.items()}
 
 
 def _lets_more_pass(name: str, was: str, now: str) -> bool:
     before, after = ({*text.replace(",", " ").split()} for text in (was, now))
     if name == _ADDED:
-        return not all(map(_SHOWN_ONLY.fullmatch, before ^ after))
+        before, after = ({*_SHOWN_ONLY.sub(" ", " ".join(text.split())).split()} for text in (was, now))
+        return before != after
     if name == _THRESHOLD:
         least = [parse_threshold(text, name) if text else DEFAULT_THRESHOLD for text in (was, now)]
         return least[1] > least[0]
     if name == _FAIL_ON:
         return bool(before - after - {NOTHING}) or NOTHING in after - before
-    return _STRICT.get(name, "") in was.lower()
+    if name == _FILTERS:
+        return any(line.partition(":")[0].strip() == "error" for line in was.splitlines())
+    return name not in _STRICT or was.lower() in _TRUE
 
 
 def weaker_records(revisions: Revisions, worktree: Path) -> Iterator[str]:

@@ -224,6 +224,7 @@ class CallSubject:
             inputs=self._calls.forms,
             scopes=self._context.timed_as(("kernel",)),
             work={"bytes": marker.bytes or 0, "flops": marker.flops or 0},
+            guarded=self._calls.guarded,
             has_check=self._target.check is not None,
             threshold=marker.threshold,
             determinism=marker.determinism,

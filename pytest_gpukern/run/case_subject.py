@@ -164,6 +164,7 @@ class CaseSubject:
             corners=declared_corners(case),
             scopes=self._context.timed_as(case.scopes),
             work={"bytes": problem.traffic_bytes(case.point) or 0, "flops": problem.flops(case.point) or 0},
+            in_order=sum(spec.order == "C" for spec in dataset.specs.values()),
             has_check=problem.check is not None,
             lower_precision=problem.allow_lower_precision is not None,
             threshold=self._context.marker.threshold,

@@ -416,6 +416,8 @@ class Declaration(Stored, frozen=True):
         scopes: what is timed where the run does not choose, and how, if the test says that.
         work: `bytes` and `flops` of a call, by which too short a time is impossible; 0 where not declared.
         must_fail: how many comparisons of a plain test have to find a mistake.
+        guarded: how many arrays of a plain test lie between guard zones, as it asked.
+        in_order: of how many outputs a returned array has to be in C order.
         has_check: whether a function of the test's, `check=`, judges.
         lower_precision: whether a tolerance may pass the next lower precision.
         threshold: the smallest change that counts, where the test says so.
@@ -429,6 +431,8 @@ class Declaration(Stored, frozen=True):
     scopes: tuple[str, ...] = ()
     work: dict[str, float] = {}
     must_fail: Whole = 0
+    guarded: Whole = 0
+    in_order: Whole = 0
     has_check: bool = False
     lower_precision: bool = False
     threshold: float | None = None

@@ -104,7 +104,8 @@ def test_an_output_is_known_again_by_what_it_is_compared_with(was, now, texts):
     assert found(of_outputs(**now), *[of_outputs(**was)] * 2) == texts
 
 
-STRICT = Declaration({"y": 8}, X, 3, determinism=Determinism.RUN_TO_RUN)
+OF_ANOTHER = "y: elements compared with a reference 1,000 → 0 of what the call left"
+STRICT = Declaration({"y": 8}, X, 3, guarded=2, in_order=1, determinism=Determinism.RUN_TO_RUN)
 
 
 @pytest.mark.parametrize(
@@ -117,11 +118,44 @@ STRICT = Declaration({"y": 8}, X, 3, determinism=Determinism.RUN_TO_RUN)
         ({"outputs": {}}, "y: elements that a launch must write 8 → 0"),
         ({"outputs": {"z": 8}}, None),
         ({"outputs": {"z": 4}}, "y: elements that a launch must write 8 → 4"),
+        ({"guarded": 1}, "guarded arrays 2 → 1"),
+        ({"in_order": 0}, "outputs whose order is checked 1 → 0"),
+        ({"inputs": {"values": structs.replace(X["x"], size=9)}}, "input x: elements 100,000 → 9"),
+        ({"inputs": {"values": X["x"]}}, None),
     ],
 )
 def test_a_declaration_is_held_against_the_strictest_before(changes, text):
     weak = structs.replace(STRICT, **changes)
     assert found(weak, weak, STRICT) == [text] * (text is not None)
+
+
+@pytest.mark.parametrize(
+    ("atol", "size", "texts"),
+    [
+        (4.9e-9, 460, []),  # as bounds by the largest of drawn values, and a drawn number of results
+        (9e-9, 500, ["y: atol 3e-09 → 9e-09"]),
+        (3e-9, 300, ["y: elements compared with a reference 500 → 300"]),
+    ],
+)
+def test_what_differs_from_session_to_session_may_differ_as_much_again(atol, size, texts):
+    past = [of_reference(DATA, atol=of, size=count) for of, count in ((3e-9, 500), (4e-9, 480))]
+    assert found(of_reference(DATA, atol=atol, size=size), *past) == texts
+
+
+@pytest.mark.parametrize(("first_call_ns", "texts"), [(1e6, [OF_ANOTHER]), (2e9, [])])
+def test_what_is_no_longer_what_the_calls_left_is_not_compared(first_call_ns, texts):
+    """A call that takes long is made once, so nothing is known of its determinism."""
+    ours, another = (of_reference(DATA, determinism=of) for of in (Determinism.BITWISE, None))
+    assert found(another, ours, ours, first_call_ns=first_call_ns) == texts
+    assert found(another, another, first_call_ns=1e6) == []
+
+
+def test_simulated_sessions_are_compared_with_simulated_ones_alone():
+    loose, strict = (of_reference(DATA, rtol=rtol) for rtol in (1e-2, 1e-6))
+    assert found(loose, strict, simulated=True) == []
+    (sessions,) = ([structs.replace(session().session, errors=strict, simulated=True)],)
+    result = structs.replace(now(errors={}), errors=loose, simulated=True)
+    assert [of.text for of in weaker(result, sessions, 0.02)] == ["y: rtol 1e-06 → 0.01"]
 
 
 def test_as_many_bits_with_fewer_digits_are_weaker():
