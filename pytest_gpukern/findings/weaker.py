@@ -19,6 +19,10 @@ _IN_SHORT = 2e-5
 _STEADY = 0.02
 """By this share the norms of an array may differ that is drawn anew each time. If they differ by ten times as
 much, the test draws other values."""
+_BOUNDS, _DRAWN = ("rtol", "atol"), 1.5
+"""By this factor bounds and sizes may differ that follow from values drawn anew each time."""
+_ONE_CALL_NS = 1e9
+"""A call that takes longer is not repeated for its determinism."""
 _DETERMINISM = (Determinism.TOLERANT, None, Determinism.RUN_TO_RUN, Determinism.BITWISE)
 """What a test may declare of it, the weakest first."""
 
@@ -73,9 +77,6 @@ def _least(of: str, values: Sequence[float]) -> float:
     return 2 * loosest - strictest if close and of in (*_BOUNDS, _COMPARED, "elements") else strictest
 
 
-_BOUNDS, _DRAWN = ("rtol", "atol"), 1.5
-
-
 def _is_none_of_the_calls(now: Result, name: str, before: OutputError) -> bool:
     """Returns whether a comparison is no longer of what the calls left, whose determinism would be known."""
     error = now.errors.get(name)
@@ -83,8 +84,6 @@ def _is_none_of_the_calls(now: Result, name: str, before: OutputError) -> bool:
     return before.determinism is not None and error is not None and error.determinism is None and several
 
 
-_ONE_CALL_NS = 1e9
-"""A call that takes longer is not repeated for its determinism."""
 _AT = " at "
 """Separates an array from its corner. Of an array that is weaker everywhere, we name one place."""
 
