@@ -19,7 +19,7 @@ _IN_SHORT = 2e-5
 _STEADY = 0.02
 """By this share the norms of an array may differ that is drawn anew each time. If they differ by ten times as
 much, the test draws other values."""
-_BOUNDS, _DRAWN = ("rtol", "atol"), 1.5
+_BOUNDS, _DRAWN = ("rtol", "atol"), 2
 """By this factor bounds and sizes may differ that follow from values drawn anew each time."""
 _ONE_CALL_NS = 1e9
 """A call that takes longer is not repeated for its determinism."""
@@ -68,13 +68,15 @@ def weaker(now: Result, past: Sequence[Result], threshold: float) -> Iterator[Fi
 
 
 def _least(of: str, values: Sequence[float]) -> float:
-    """Returns how strict a check has to be: as the strictest was, but for what follows from drawn values.
+    """Returns how strict a check has to be: as the strictest was, unless it follows from drawn values.
 
-    Such bounds and sizes differ a little from session to session, and may differ as much again.
+    Such bounds and sizes are a little other in each session. They may be half as strict as the loosest.
     """
     strictest, loosest = max(values), min(values)
-    close = max(abs(strictest), abs(loosest)) <= _DRAWN * min(abs(strictest), abs(loosest))
-    return 2 * loosest - strictest if close and of in (*_BOUNDS, _COMPARED, "elements") else strictest
+    near = max(abs(strictest), abs(loosest)) <= _DRAWN * min(abs(strictest), abs(loosest))
+    if strictest == loosest or not near or of not in (*_BOUNDS, _COMPARED, "elements"):
+        return strictest
+    return loosest * _DRAWN if loosest < 0 else loosest / _DRAWN
 
 
 def _is_none_of_the_calls(now: Result, name: str, before: OutputError) -> bool:
