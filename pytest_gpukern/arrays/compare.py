@@ -98,14 +98,14 @@ def draw_poisons(seed: int | str) -> tuple[int, ...]:
 
 def disturbed(answer: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Returns an old answer with noise: one bit of each element is flipped, of floats by an eighth or so."""
-    if not answer.ndim:
-        return disturbed(answer.reshape(1)).reshape(())
-    bits = answer.view(answer.real.dtype) if answer.dtype.kind == "c" else answer
+    bits = np.atleast_1d(answer)  # else a complex number alone has no view of its parts
+    bits = bits.view(bits.real.dtype) if bits.dtype.kind == "c" else bits
     size = bits.dtype.itemsize
     if size > 8:  # of the host's long double
         return answer * 0.875
     mask = {1: 1 << 2, 2: 1 << 7, 4: 1 << 20, 8: 1 << 49}[size]
-    return (bits.view(f"u{size}") ^ mask).view(answer.dtype)
+    flipped: np.ndarray[Any, Any] = (bits.view(f"u{size}") ^ mask).view(answer.dtype)
+    return flipped.reshape(answer.shape)
 
 
 @dataclass(frozen=True)
@@ -496,9 +496,9 @@ class Tolerance:
         Comput. 41, A2815, 2019). Each rounds a partial sum, whose size is `magnitude`: the absolute bound is
         8 · eps · magnitude · √terms, and 8 · eps relative.
 
-        Without a `magnitude` the terms are of size one, or below. Partial sums of both signs are then of size
-        √terms. Those of one sign are part of the result: the relative bound is 2 · eps · √terms, if that is
-        more.
+        Without a `magnitude` the terms are of size one, or below. If their signs differ, partial sums are of
+        size √terms. If they have one sign, no partial sum exceeds the result: then the relative bound counts,
+        which is 2 · eps · √terms, or 8 · eps if that is more.
         """
         eps, root = float(_finfo(dtype).eps), float(terms) ** 0.5
         if magnitude is not None:

@@ -181,15 +181,7 @@ def _argument(name: int | str, there: Sequence[Argument], positional: int) -> Ar
         place, value = argument
         try:
             if attribute:
-                item = (
-                    f".{attribute}"  # but of a named tuple or a dict its place, as where we find its arrays
-                )
-                fields = getattr(value, "_fields", ()) if isinstance(value, tuple) else ()
-                if attribute in fields:
-                    item = f"[{fields.index(attribute)}]"
-                elif isinstance(value, dict) and attribute in value:
-                    item = f"[{attribute!r}]"
-                argument = Argument(f"{place}{item}", getattr(value, attribute))
+                argument = Argument(f"{place}{_step_to(value, attribute)}", getattr(value, attribute))
                 continue
             step = ast.literal_eval(text)
             if isinstance(value, (tuple, list)):
@@ -200,6 +192,13 @@ def _argument(name: int | str, there: Sequence[Argument], positional: int) -> Ar
         except (AttributeError, ValueError, SyntaxError, LookupError, TypeError):
             return None
     return argument
+
+
+def _step_to(value: Any, attribute: str) -> str:
+    """Returns the step to what an attribute holds; of a named tuple or a dict it is that of `leaves`."""
+    if isinstance(value, tuple) and attribute in (fields := getattr(value, "_fields", ())):
+        return f"[{fields.index(attribute)}]"
+    return f"[{attribute!r}]" if isinstance(value, dict) and attribute in value else f".{attribute}"
 
 
 def _launched(there: Sequence[Argument]) -> dict[str, Argument]:

@@ -62,8 +62,8 @@ _VERY_SLOW_NS = 1e9
 """A call that takes longer is not made a second time, unless outputs are declared."""
 _CALLS = 3
 _CALLS_FOR_OUTPUTS = 5
-"""Quick calls before timing; with declared outputs there are two more. They meet zeros, and a large number of
-either sign: a maximum of tiny outputs that began with what they held passed else."""
+"""Quick calls before timing; with declared outputs there are two more. So these meet zeros, and a large
+number of either sign. With one sign alone a maximum passed that never initialises its few elements."""
 _IN_PLACE = "declare arrays that the call updates in place with inout="
 
 

@@ -99,14 +99,12 @@ class SeenOutputs:
             if array is not None and (array.span, array.shape) == (output.array.span, output.array.shape):
                 return name
         bits = None
-        for name in sorted(
-            self.outputs, key=self._compared.__contains__
-        ):  # of equal outputs, each has a copy
+        # Of equal outputs, each has a copy.
+        for name in sorted(self.outputs, key=self._compared.__contains__):
             of = self.outputs[name].array
-            as_read = (
-                of.dtype if of.read_dtype is of.dtype else np.dtype("f4")
-            )  # as bfloat16 comes to the host
-            if math.prod(of.shape) != on_host.size or not np.can_cast(as_read, on_host.dtype):
+            # What NumPy lacks, as bfloat16, comes to the host as float32.
+            held = of.dtype if of.read_dtype is of.dtype else np.dtype("f4")
+            if math.prod(of.shape) != on_host.size or not np.can_cast(held, on_host.dtype):
                 continue
             bits = bits or bits_of(on_host)
             contents = of.values(self.outputs[name].contents())

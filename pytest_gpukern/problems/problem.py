@@ -90,13 +90,13 @@ class Declared(NamedTuple):
     wrong: bool
 
 
-def _some_bytes(array: np.ndarray[Any, Any]) -> bytes:
-    """Returns the bytes of an array, of a large one those of elements spread over it, 64 MiB at most."""
-    return array.ravel(order="K")[:: max(1, array.nbytes // _MOST_BYTES)].tobytes()
-
-
 _MOST_BYTES = 2**25
-"""What a reference did to more bytes of an input is seen at this many of them, which are copied before."""
+"""Of a larger input, we look at about so many bytes to see if the reference changes it."""
+
+
+def _some_bytes(array: np.ndarray[Any, Any]) -> bytes:
+    """Returns the bytes of an array, or of elements spread over a large one, 64 MiB at most."""
+    return array.ravel(order="K")[:: max(1, array.nbytes // _MOST_BYTES)].tobytes()
 
 
 class Problem:

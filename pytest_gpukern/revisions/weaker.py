@@ -21,8 +21,9 @@ _FAIL_ON, _THRESHOLD, _ADDED = "gpukern_fail_on", "gpukern_threshold", "addopts"
 _NAMES = ("baseline", "baseline_dir", "scope", "timer", "cache", "axis", "sanitize", "isolate", "seed")
 _OTHERS = tuple(f"gpukern_{name}" for name in _NAMES)
 """What decides what is checked, and what times are compared with. By others, as `backend`, tests are gone."""
-_FILTERS, _STRICT = "filterwarnings", ("xfail_strict", "strict_xfail", "strict")
-"""pytest's own; any of its names makes a test fail that is expected to fail and passes."""
+_FILTERS = "filterwarnings"
+_STRICT = ("xfail_strict", "strict_xfail", "strict")
+"""pytest's names for one thing: a test that is expected to fail, and passes, fails."""
 _TRUE = ("1", "true", "yes", "on", "y", "t")
 _SHOWN_ONLY = re.compile(
     r"(?<!\S)(-[vql]+|-r ?\w+|--(verbose|quiet|(no-)?showlocals|no-header|no-summary)"
@@ -54,14 +55,14 @@ def ini_of(folder: Path) -> dict[str, str]:
 
 
 def _lets_more_pass(name: str, was: str, now: str) -> bool:
-    before, after = ({*text.replace(",", " ").split()} for text in (was, now))
     if name == _ADDED:
-        before, after = ({*_SHOWN_ONLY.sub(" ", " ".join(text.split())).split()} for text in (was, now))
-        return before != after
+        was, now = (_SHOWN_ONLY.sub(" ", " ".join(text.split())) for text in (was, now))
+        return {*was.split()} != {*now.split()}
     if name == _THRESHOLD:
         least = [parse_threshold(text, name) if text else DEFAULT_THRESHOLD for text in (was, now)]
         return least[1] > least[0]
     if name == _FAIL_ON:
+        before, after = ({*text.replace(",", " ").split()} for text in (was, now))
         return bool(before - after - {NOTHING}) or NOTHING in after - before
     if name == _FILTERS:
         return any(line.partition(":")[0].strip() == "error" for line in was.splitlines())

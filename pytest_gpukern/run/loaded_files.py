@@ -276,14 +276,20 @@ class OpenedFiles:
         self._seen |= opened
         return opened
 
-    def _ours(self, when: str, opened: set[str]) -> set[str]:
-        """Returns what was opened then but for modules that test files may import, unless they are new here.
+    def _imports(self, *, texts: bool = False) -> frozenset[str]:
+        """Returns what test files import, or with `texts` may import; sees nothing of what that reads."""
+        with self.looking_away():
+            return self._imported_by(*self._of_files, texts=texts)
 
-        Other workers import them, too, at any time, or read them to see what they import.
+    def _ours(self, when: str, opened: set[str]) -> set[str]:
+        """Returns what was opened then, and among workers only what this one may have opened.
+
+        A module that test files import is left out: another worker may import it, or read what it imports. It
+        stays if it was new in this process.
         """
         if not self._among_workers:
             return opened
-        imports = self._imported_by(*self._of_files, texts=True)
+        imports = self._imports(texts=True)
         return {of for of in opened if of not in imports or not of.endswith(".py")} | self._new[when]
 
     def of_test(self) -> set[str]:
@@ -292,20 +298,15 @@ class OpenedFiles:
         Modules that test files import do not count as kept, since other processes open them, too. Paths are
         from the top of the repository, or absolute for what lies elsewhere.
         """
-        self._looked()
-        file = self._when.partition("::")[0]
-        with self.looking_away():
-            imports = self._imported_by(*self._of_files)
-            of_test, of_file = self._opened[self._when], self._of_files.get(file, set())
-            opened = self._ours(self._when, of_test) | self._ours(file, of_file)
+        of_test, file, imports = self._looked(), self._when.partition("::")[0], self._imports()
+        opened = self._ours(self._when, of_test) | self._ours(file, self._of_files.get(file, set()))
         return opened | {of for of in self._seen if of not in imports or not of.endswith(".py")}
 
     def carried(self) -> dict[str, Any]:
         """Returns as plain JSON what travels on the report of a test's teardown."""
         self.enter()
         opened, self._opened = self._opened, defaultdict(set)
-        with self.looking_away():
-            ours = {when: sorted(self._ours(when, paths)) for when, paths in opened.items()}
+        ours = {when: sorted(self._ours(when, paths)) for when, paths in opened.items()}
         return {"opened": ours, "blind": self.why_blind}
 
     @contextmanager
