@@ -69,6 +69,7 @@ class Activity:
         size_bytes: bytes copied or set; 0 for a kernel.
         thread: CUPTI's id of the launching thread, if no call launched it.
         host_copy: of a copy from or to the host.
+        launch: CUPTI's number of the API call that launched it; these numbers only rise.
     """
 
     kind: str
@@ -81,6 +82,7 @@ class Activity:
     kernel: KernelFacts | None = None
     thread: int | None = None
     host_copy: HostCopy | None = None
+    launch: int = 0
 
 
 class ActivityTrace:
@@ -264,10 +266,12 @@ class ActivityTrace:
                 self._work.append(record)
 
     def _activity(self, record: Any, origin: int) -> Activity:
-        call, kinds = self._calls.get(record.correlation_id), self.cupti.ActivityKind
+        number, kinds = record.correlation_id, self.cupti.ActivityKind
+        call = self._calls.get(number)
         times = {"start_ns": float(record.start - origin), "end_ns": float(record.end - origin)}
-        _, thread = self._launches.get(record.correlation_id, (0, None)) if call is None else (0, None)
+        _, thread = self._launches.get(number, (0, None)) if call is None else (0, None)
         launched: Any = {**times, "stream": record.stream_id, "call": call, "thread": thread}
+        launched["launch"] = number
         if record.kind == kinds.MEMCPY:
             host_copy = _host_copy(record)
             name = f"memcpy {_named(_COPY_KINDS, record.copy_kind)}"

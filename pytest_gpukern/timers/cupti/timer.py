@@ -130,6 +130,8 @@ class CuptiTimer:
         if not self._concurrently:
             cost_ns = serial_cost_ns(self._runtime, cold=cold)
             calls = [[_shortened(activity, cost_ns) for activity in work] for work in calls]
+        # Work on several streams starts in another order each time, but is launched in one.
+        launched = [sorted(work, key=lambda activity: activity.launch) for work in calls]
         # The time of a single kernel or copy does not depend on how long the host took to launch it.
         with_gaps = not queued and any(len(work) > 1 for work in calls)
         gaps = _OWN_STREAMS if self._any_stream or self._apart else LAUNCH_COST
@@ -138,8 +140,8 @@ class CuptiTimer:
             launch_included=with_gaps,
             notes=[*self._notes, *([gaps] if with_gaps else [])],
             busy_ns=[busy(work) for work in calls],
-            work=summed(calls),
-            order=in_order(calls),
+            work=summed(launched),
+            order=in_order(launched),
         )
 
     @property
@@ -447,7 +449,7 @@ def busy(work: Sequence[Activity]) -> float:
 
 
 def summed(calls: Sequence[list[Activity]]) -> tuple[DeviceWork, ...]:
-    """Returns what a call consists of: an entry for each kernel, copy direction and memset, by start.
+    """Returns what a call consists of: an entry for each kernel, copy direction and memset, in order.
 
     Kernels of one name with different grids get separate entries. A time is the sum within a call, and the
     median of that over the calls; a call without the entry counts as 0.

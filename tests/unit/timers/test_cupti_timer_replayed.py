@@ -71,6 +71,20 @@ def test_what_only_some_calls_do_has_a_mean_count_and_a_median_time(replay):
     assert memset.time_ns > 0
 
 
+@pytest.mark.parametrize("every", [1, 2])
+def test_work_on_two_streams_is_in_the_order_of_its_launches_whichever_starts_first(replay, every):
+    calls = itertools.count()
+
+    def spoil(record):
+        if record.kind == CONCURRENT and record.name == "spin" and next(calls) % every == 0:
+            record.start -= 60_000
+
+    replay.spoil = spoil
+    batch = replay.drive("two streams, any stream")["batches"][-1]
+    assert [work.name for work in batch.work] == ["spin_again", "spin"]
+    assert batch.order == (0, 1)
+
+
 # serial recording
 
 
