@@ -67,6 +67,11 @@ def weaker(now: Result, past: Sequence[Result], threshold: float) -> Iterator[Fi
     yield from (Finding(WEAKER, text) for text in (*texts.values(), *_gone(now, past), *_others(now, named)))
 
 
+def may_have_others(now: Result, before: Result) -> bool:
+    """Returns whether values differ between two sessions; a third tells whether they are drawn each time."""
+    return any(_others(now, [(before, _renamed(before, now))], fewest=1))
+
+
 def _least(of: str, values: Sequence[float]) -> float:
     """Returns how strict a check has to be: as the strictest was, unless it follows from drawn values.
 
@@ -197,10 +202,10 @@ def _gone(now: Result, past: Sequence[Result]) -> list[str]:
     return [f"no longer {what} {', '.join(sorted(names))}" for what, names in gone if names]
 
 
-def _others(now: Result, past: Sequence[tuple[Result, Mapping[str, str]]]) -> Iterator[str]:
+def _others(now: Result, past: Sequence[tuple[Result, Mapping[str, str]]], fewest: int = 2) -> Iterator[str]:
     """Yields which inputs, or which references of the same inputs, have other values.
 
-    Those of a call count if two sessions or more had the same, or nearly the same norm.
+    Those of a call count if at least the `fewest` sessions had the same, or nearly the same norm.
     """
     made = any(of.norm for of in _inputs(now).values())  # by a problem, from the seed
     alike = [(of, names) for of, names in past if of.seed == now.seed]
@@ -209,7 +214,7 @@ def _others(now: Result, past: Sequence[tuple[Result, Mapping[str, str]]]) -> It
         texts = dict[str, str]()
         for name, held in values(now).items():
             before = [of[name] for of in then if name in of and of[name].size == held.size]
-            if _is_another(held, before, 1 if made else 2):
+            if _is_another(held, before, 1 if made else fewest):
                 what = "other values" if values is not _references else "other values of the reference"
                 texts.setdefault(name.partition(_AT)[0], f"{name}: {what}")
         yield from texts.values()

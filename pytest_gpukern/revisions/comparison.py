@@ -133,7 +133,8 @@ class Against:
         base, about = turns.base[0], f"against {self._revisions}"
         gone = [nodeid for nodeid in base.others if nodeid not in self._collected]
         removed = [f"{len(gone)} removed since the base: {named(gone, SHOWN)}"] if gone else []
-        passed = {name: [*filter(_passed, of_base)] for name, (of_base, _) in cases.items()}
+        again = turns.base_again.ending if turns.base_again is not None else lambda _: None
+        passed = {name: [*filter(_passed, (*of_base, again(name)))] for name, (of_base, _) in cases.items()}
         xpassed = (name for name, of in passed.items() if any(each and each.text for each in of))
         as_before = {name for name in xpassed if _passed(conclusions[name])}
         return Ahead(

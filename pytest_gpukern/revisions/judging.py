@@ -13,6 +13,7 @@ from msgspec import structs
 from pytest_gpukern.baseline.merge import confirmed_slower
 from pytest_gpukern.baseline.same_work import SameWork, same_work
 from pytest_gpukern.findings.explain import code_changes
+from pytest_gpukern.findings.weaker import may_have_others
 from pytest_gpukern.gate import judge
 from pytest_gpukern.gate.change import Pair, log_ratios
 from pytest_gpukern.gate.spread import SharedSpread, spread_key
@@ -64,6 +65,12 @@ def same_code(case: Both) -> bool | None:
     """Says whether its kernels' machine code is the same on both sides; None where that is not known."""
     base, head = (machine_code(results[-1].kernels) if (results := _results(side)) else None for side in case)
     return None if base is None or head is None else base == head
+
+
+def values_differ(case: Both) -> bool:
+    """Returns whether the first session of the working tree compared with other values than the base's."""
+    base, head = (_results(side)[:1] for side in case)
+    return any(may_have_others(now, before) for now, before in zip(head, base, strict=False))
 
 
 def valid_sessions(head: Side, role: SessionRole, *, but: Result | None = None) -> tuple[Result, ...]:

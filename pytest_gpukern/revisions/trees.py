@@ -71,6 +71,7 @@ class Turns:
         base: runs of the base's sessions, in order; `head` has those of the working tree's.
         same: test → the times whose work is the same on both sides, where that was asked or measured.
         asked: the tests of which all that is to be measured is the same: no more sessions run them.
+        base_again: a second session of the base, of those of them that compare with other values there.
     """
 
     sides: Trees
@@ -84,6 +85,7 @@ class Turns:
     head: list[ChildRun] = field(default_factory=list)
     same: dict[str, frozenset[str]] = field(default_factory=lambda: defaultdict(frozenset))
     asked: frozenset[str] = frozenset()
+    base_again: ChildRun | None = None
 
     def conclusions(
         self, pairs: int, *, asks: bool, is_stored: bool, by_work: bool = True
@@ -138,7 +140,8 @@ class Turns:
     def ask(self, nodeids: Sequence[str]) -> list[str]:
         """Asks a session of each side what the tests do; returns those that have to be measured.
 
-        Times of so few samples do not count for them. What the sessions checked does: they check in full.
+        Times of so few samples do not count for them. What the sessions checked does: they check in full. If
+        both compare with different values, a second session of the base tells whether it draws them anew.
         """
         for on_base, coming in ((True, (False, True, False)), (False, (True, False))):
             self.take_one(nodeids, "asking what tests do", on_base=on_base, coming=coming, asks=True)
@@ -146,6 +149,8 @@ class Turns:
             self.same[nodeid], is_all = judging.same_times(case, self.thresholds[nodeid])
             self.asked |= {nodeid} if is_all else set()
         left = [nodeid for nodeid in nodeids if nodeid not in self.asked]
+        if others := [name for name, case in self.cases(self.asked).items() if judging.values_differ(case)]:
+            self.base_again = self.ask_base(others)
         for run in (self.base[0], self.head[0]):
             for name in run.endings.keys() & {*left}:
                 run.endings[name] = judging.without_times(run.endings[name])

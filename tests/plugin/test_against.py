@@ -330,6 +330,36 @@ def test_what_does_the_same_is_measured_once_and_a_slowdown_by_arguments_is_foun
     assert "of 3 times: 1 same, 1 slower, 1 same code" in found.out
 
 
+PLAIN_CALLS = """
+import random
+import numpy as np
+import pytest
+from test_doubling import launch_of
+from kernels import STEP
+
+@pytest.mark.parametrize("name", ["fixed", "drawn"])
+def test_plain(gpu_benchmark, name):
+    x, y = np.arange(8.0), np.empty(8)
+    gpu_benchmark(launch_of("second", x, y))
+    more = STEP if name == "fixed" else random.SystemRandom().random()
+    gpu_benchmark.verify(y, 2 * x + more, atol=8.0)
+"""
+
+
+def test_a_call_of_the_same_code_that_is_compared_with_another_reference_is_told(tmp_path):
+    """One more session of the base shows which references are drawn anew each time."""
+    repository = Repository(tmp_path / "project")
+    repository.commit(kernels=f"{KNOWN}\nSTEP = 0.0", test_doubling=KNOWN_SUITE, test_plain=PLAIN_CALLS)
+    repository.write(kernels=f"{KNOWN}\nSTEP = 5.0")
+    found = run(repository, "test_plain.py", "--gpukern-report=run.json")
+    results = {of["nodeid"]: of for of in whole_run(repository.top / "run.json")["results"]}
+    told = {name[-6:-1]: [each["text"] for each in of.get("findings", ())] for name, of in results.items()}
+    assert told == {"fixed": ["output: other values of the reference"], "drawn": []}
+    kinds = {each["kind"] for of in results.values() for each in of["verdicts"].values()}
+    assert kinds == {"SAME CODE"}
+    assert "session 1 of" not in found.out + found.err
+
+
 def test_where_all_do_the_same_one_short_pair_of_sessions_is_the_whole_run(tmp_path):
     """Of a host variant nobody knows what it does, so it is measured as long as before."""
     repository = Repository(tmp_path / "project")

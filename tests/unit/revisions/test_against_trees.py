@@ -8,7 +8,7 @@ import sys
 from unittest.mock import Mock
 
 import pytest
-from made_up_results import measured, result
+from made_up_results import error, measured, result
 from msgspec import structs
 from test_against_judging import known
 
@@ -17,7 +17,7 @@ from pytest_gpukern.processes.sessions import ChildRun, Ending, Waiting
 from pytest_gpukern.revisions.git import AgainstError, Revisions
 from pytest_gpukern.revisions.judging import failure_on_base
 from pytest_gpukern.revisions.trees import Tree, Trees, Turns
-from pytest_gpukern.values.result import Correctness
+from pytest_gpukern.values.result import Contents, Correctness
 
 A = "test_it.py::test_a"
 
@@ -114,6 +114,19 @@ def test_what_does_the_same_on_both_sides_is_asked_once_and_of_the_others_no_tim
     cases = found.cases([A, B])
     timed = {name: [[len(end.result.measurements) for end in side] for side in cases[name]] for name in cases}
     assert timed == {A: [[0, 1, 1, 1]] * 2, B: [[1]] * 2}
+
+
+@pytest.mark.parametrize(("norms", "asked_again"), [((1.0, 1.0), False), ((1.0, 1.1), True)])
+def test_the_base_is_asked_again_where_a_test_of_the_same_code_compares_with_other_values(
+    sides, norms, asked_again
+):
+    references = [Contents("float64", 10, weighted=0.0, norm=norm) for norm in norms]
+    errors = [{"y": structs.replace(error(), reference=each)} for each in references]
+    children = Children(*[ChildRun({A: known(errors=each), B: known()}) for each in errors])
+    turns = turns_of(sides, children)
+    assert turns.ask([A, B]) == []
+    assert [(of.nodeids, bool(of.moved)) for of in children.requests[2:]] == [((A,), True)] * asked_again
+    assert (turns.base_again is not None, len(turns.base)) == (asked_again, 1)
 
 
 def test_a_recorded_commit_is_asked_in_one_session_which_is_no_part_of_a_pair(sides):
