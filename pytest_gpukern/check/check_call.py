@@ -396,7 +396,7 @@ class CheckedCalls(Launch):
         return self.seen.outputs.setdefault(name, made)
 
     def _look_at_returned(self, returned: Any, *, same_inputs: bool) -> None:
-        """Finds the new arrays among what a call returned, and copies what they hold.
+        """Finds the new arrays and the numbers among what a call returned, and copies what they hold.
 
         Until now we held what the call before returned. So only a call that keeps its memory, as the replay
         of a graph does, returns that again.
@@ -405,7 +405,8 @@ class CheckedCalls(Launch):
         results: dict[str, UsersArray] = {}
         self.results, self._returned, renewed = results, {}, False
         for name, value in leaves("returned", returned):
-            array = users_array(value)
+            is_number = isinstance(value, (numbers.Number, np.generic))
+            array = users_array(np.asarray(value) if is_number else value)
             if array is None:
                 continue
             self._returned[name] = array
@@ -424,7 +425,7 @@ class CheckedCalls(Launch):
             results[name] = array
             output = self._seen(name, value, array, declared=False)
             first = name not in earlier
-            same = value is output.value and not first
+            same = value is output.value and not (first or is_number)
             if not (same or first):
                 renewed = True
                 if array.overlaps(output.array):

@@ -290,7 +290,8 @@ def check_against_reference(
         diagnosis = diagnosis or seen.diagnose_others(known, reference, tolerance)
     if counts:
         seen.note_compared(known, actual, on_host)
-        seen.unpoisoned |= not seen.outputs and on_host.size > 1 and users_array(actual) is not None
+        arrays = [output for output in seen.outputs.values() if output.array.shape]
+        seen.unpoisoned |= not arrays and on_host.size > 1 and users_array(actual) is not None
     error = structs.replace(
         comparison.error(tolerance),
         bits=bits,

@@ -363,8 +363,9 @@ def wants_another(checks, calls, last_ns):
     return checks.wants_another(calls)
 
 
-def test_without_arrays_nothing_is_called_again():
-    checks, _ = checked(lambda: 1, calls=1)
+@pytest.mark.parametrize("returned", [None, "done", object()])
+def test_without_arrays_or_numbers_nothing_is_called_again(returned):
+    checks, _ = checked(lambda: returned, calls=1)
     assert not wants_another(checks, 1, 1.0)
     assert not checks.wanted_after_timing
 
@@ -388,7 +389,7 @@ def test_as_many_launches_are_compared_by_hash_as_take_15_ms_and_200_at_most(cal
 
 
 def test_determinism_of_nothing_is_refused():
-    checks, _ = checked(lambda: 1, calls=1, determinism=Determinism.BITWISE)
+    checks, _ = checked(lambda: None, calls=1, determinism=Determinism.BITWISE)
     with pytest.raises(
         ValueError, match=r"test_it: gpu_benchmark\(determinism='bitwise'\): the call returns no"
     ):
