@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import numbers
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -214,10 +215,12 @@ class Prepared(Launch):
         workspace, specs = self.workspace, self.dataset.specs
         values, spans = _by_name(specs, returned), {}
         for name, spec in specs.items():
-            form = workspace.adopt(name, values.get(name))
+            value = values.get(name)  # NumPy's reductions return numbers
+            is_number = isinstance(value, (numbers.Number, np.generic))
+            form = workspace.adopt(name, np.asarray(value) if is_number else value)
             if form is None:
                 wrong = (
-                    f"the launch returned {type_name(values.get(name))}, but backend {self.backend.name} "
+                    f"the launch returned {type_name(value)}, but backend {self.backend.name} "
                     f"takes {type_name(workspace.arrays[name])} only: no subclass, no lazy array, and "
                     "nothing from another device"
                 )
@@ -225,7 +228,7 @@ class Prepared(Launch):
             diagnosis = diagnose_form(name, form, spec)
             if diagnosis is not None:
                 raise IncorrectError(diagnosis)
-            spans[name] = form.span
+            spans |= {} if is_number else {name: form.span}
         self.results = spans
         self.inputs = workspace.input_spans()
 
@@ -529,7 +532,7 @@ def _by_name(specs: Mapping[str, Output], returned: Any) -> dict[str, Any]:
     """Returns what a launch returned, by the names of the outputs."""
     if isinstance(returned, Mapping):
         return dict(returned)
-    if not (isinstance(returned, tuple) and len(specs) > 1):
+    if not (isinstance(returned, (tuple, list)) and len(specs) > 1):
         return dict.fromkeys(list(specs)[:1], returned)
     if len(returned) != len(specs):
         wrong = f"the launch returned {len(returned)} arrays for {len(specs)} outputs: {', '.join(specs)}"

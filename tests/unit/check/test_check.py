@@ -408,6 +408,7 @@ def two_outputs(**changes):
     [
         (lambda a: 2 * a, 1),
         (lambda a: (2 * a, -a), 2),  # in the order in which they are declared
+        (lambda a: [2 * a, -a], 2),
         (lambda a: {"y": -a, "x": 2 * a}, 2),
         (lambda a: tuple(np.stack([2 * a, -a])), 2),  # beside each other in one buffer
     ],
@@ -416,6 +417,19 @@ def test_returned_arrays_are_the_outputs_by_their_order_or_their_names(returned,
     problem = two_outputs() if outputs == 2 else None
     errors = checked(lambda a: lambda: returned(a), problem, allocates=True).errors
     assert [error.mismatches for error in errors.values()] == [0] * outputs
+
+
+@pytest.mark.parametrize("number", [np.float64, np.asarray, float])
+def test_an_output_of_no_dimension_may_be_returned_as_a_number(number):
+    problem = doubling(
+        N, outputs=lambda n: {"most": ((), "float64")}, reference=lambda a: np.float64(a.max())
+    )
+
+    def most(factor):
+        return lambda a: lambda: number(factor * np.float64(a.max()))
+
+    assert checked(most(1), problem, allocates=True).errors["most"].mismatches == 0
+    assert rejected(most(2), problem, allocates=True).diagnosis.fault is Fault.WRONG_VALUES
 
 
 def square(**changes):
