@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from pytest_gpukern.arrays.compare import Tolerance, dtype_missing, unknown_dtype
+from pytest_gpukern.arrays.compare import Tolerance, dtype_missing, is_narrow, unknown_dtype
 from pytest_gpukern.arrays.memory import LAYOUTS, Placement, placements
 from pytest_gpukern.arrays.threaded import few_changed
 from pytest_gpukern.problems.axes import Axes, Axis
@@ -428,6 +428,13 @@ class Problem:
         argument, make = ("exact_inputs", self._exact_inputs) if exact else ("make_inputs", self._make_inputs)
         assert make is not None
         made = self._mapping(argument, make, point, {"rng": few_changed(rng) if changes_few else rng})
+        for name, value in made.items():
+            items = value.values() if isinstance(value, Mapping) else value
+            if isinstance(value, (Mapping, list, tuple)) and any(isinstance(of, np.ndarray) for of in items):
+                remedy = "give each array a name of its own, or return one array for all"
+                raise self.error(
+                    f"{argument} returned {name!r} as a {type(value).__name__} of arrays: {remedy}"
+                )
         for name, spec in self.output_specs(point, made).items():
             if spec.written is not None:  # before a launch it holds small integers, which fit any dtype
                 values = rng.integers(0 if np.dtype(spec.dtype).kind == "b" else 1, 100, spec.shape)
@@ -447,7 +454,7 @@ class Problem:
         planted: dict[str, dict[int, float]] = {}
         for name, values in self.specials(point).items():
             changed = np.array(inputs.get(name))
-            if changed.dtype.kind not in "fc" or len(values) > changed.size:
+            if not (changed.dtype.kind in "fc" or is_narrow(changed.dtype)) or len(values) > changed.size:
                 raise self.error(
                     f"special_values has {len(values)} values for {name!r}, which must be an input array "
                     f"of at least as many floats; the inputs are {', '.join(sorted(inputs))}"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fakes import FakeClock, FakeEnvironment, diagnose_case, doubling, right, run
 
-from pytest_gpukern import Axis, ProblemError, Tolerance, boundaries
+from pytest_gpukern import Axis, ProblemError, Tolerance, boundaries, random_array
 from pytest_gpukern.backends.host import HostBackend
 from pytest_gpukern.check.diagnosis import Fault
 from pytest_gpukern.problems.cases import cases_of as iter_cases
@@ -266,9 +266,11 @@ def test_special_values_that_have_no_place_are_refused_with_the_inputs(special):
         summing(special_values=special).with_special({"n": 8})
 
 
-def test_special_values_may_follow_the_point():
-    problem = summing(special_values=lambda n: {"a": (np.inf,) * n})
-    assert np.isinf(problem.with_special({"n": 8})[0]["a"]).all()
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_special_values_may_follow_the_point(dtype):
+    special = {"special_values": lambda n: {"a": (np.inf,) * n}}
+    problem = doubling(make_inputs=lambda rng, n: {"a": random_array(rng, n, dtype)}, **special)
+    assert np.isinf(problem.with_special({"n": 8})[0]["a"].astype(float)).all()
 
 
 def integers(rng, n):

@@ -237,6 +237,8 @@ REFUSED = [
     (declared(layouts={"transposed": ("a",)}), "layout 'transposed' is none of misaligned, strided"),
     (declared(**NO_REFERENCE, special_values={"a": (0.0,)}), "need a reference to compare with"),
     (declared(**NO_REFERENCE, exact_inputs=dict), "need a reference to compare with"),
+    (reference(make_inputs=lambda rng: {"a": [np.ones(3)]}), "returned 'a' as a list of arrays: give each"),
+    (reference(make_inputs=lambda rng: {"a": {"x": np.ones(3)}}), "returned 'a' as a dict of arrays: give"),
     # references and tolerances that do not fit the outputs
     (reference(**TWO, reference=lambda a: a), r"must return a dict of its outputs \['x', 'y'\]"),
     (reference(**TWO, reference=lambda a: {"x": a}), r"returned \['x'\]; the outputs are \['x', 'y'\]"),
