@@ -228,7 +228,8 @@ class Prepared(Launch):
             diagnosis = diagnose_form(name, form, spec)
             if diagnosis is not None:
                 raise IncorrectError(diagnosis)
-            spans |= {} if is_number else {name: form.span}
+            if not is_number:
+                spans[name] = form.span
         self.results = spans
         self.inputs = workspace.input_spans()
 
