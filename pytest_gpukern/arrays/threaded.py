@@ -55,7 +55,7 @@ def random_array(
         import ml_dtypes  # noqa: F401 - from now on NumPy knows the names
     if distribution not in ("uniform", "normal"):
         raise ValueError(f"distribution={distribution!r}: must be uniform or normal")
-    dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    dims = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
     try:
         array = np.empty(dims, dtype=dtype)
     except TypeError:

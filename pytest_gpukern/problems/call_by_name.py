@@ -51,8 +51,15 @@ def place_of(path: str, line: int) -> str:
 
 
 def takes_by_name(function: Callable[..., Any]) -> tuple[str, ...] | None:
-    """Returns the names of a function's parameters; None if it takes any name."""
-    parameters = inspect.signature(function).parameters.values()
+    """Returns the names of a function's parameters; None if it takes any name.
+
+    Raises:
+        ProblemError: nobody can say what the function takes, as of some that are compiled.
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        raise ProblemError(f"{function!r:.60} does not tell its parameters: wrap it in a lambda") from None
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
     return tuple(parameter.name for parameter in parameters)
@@ -66,10 +73,12 @@ def call_by_name(function: Callable[..., Any], available: Mapping[str, Any]) -> 
     """
     if takes_by_name(function) is None:
         return function(**available)
-    arguments = {}
+    positional, named = [], {}
     for parameter in inspect.signature(function).parameters.values():
-        if parameter.name in available:
-            arguments[parameter.name] = available[parameter.name]
+        if parameter.name in available and parameter.kind is parameter.POSITIONAL_ONLY:
+            positional.append(available[parameter.name])
+        elif parameter.name in available:
+            named[parameter.name] = available[parameter.name]
         elif parameter.default is parameter.empty:
             code = getattr(function, "__code__", None)
             raise ProblemError(
@@ -77,4 +86,4 @@ def call_by_name(function: Callable[..., Any], available: Mapping[str, Any]) -> 
                 f"available; it may take {', '.join(sorted(available))}",
                 code and place_of(code.co_filename, code.co_firstlineno),
             )
-    return function(**arguments)
+    return function(*positional, **named)

@@ -487,7 +487,10 @@ class Problem:
                 raise self.error(f"output {name!r} is declared as {entry!r}; write (shape, dtype)")
             if (wrong := unknown_dtype(entry.dtype) or dtype_missing(entry.dtype)) is not None:
                 raise self.error(f"output {name!r}: {wrong}")
-            shape = (entry.shape,) if isinstance(entry.shape, int) else tuple(entry.shape)
+            try:
+                shape = np.broadcast_to(False, entry.shape).shape  # a size may be one of NumPy's integers
+            except (TypeError, ValueError) as error:
+                raise self.error(f"output {name!r} has shape {entry.shape!r}: {error}") from None
             specs[name] = replace(entry, shape=shape)
         for name in self.inout:
             given = inputs.get(name)

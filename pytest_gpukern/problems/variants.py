@@ -130,6 +130,9 @@ class Registration:
     parameters: Mapping[str, Sequence[Any]]
 
     def __call__(self, prepare: Prepare) -> Prepare:
+        if not (hasattr(prepare, "__code__") and hasattr(prepare, "__name__")):
+            remedy = "decorate a function, and give it what differs as a parameter with values to try"
+            raise ProblemError(f"{prepare!r:.60} is registered as a variant, but is no function: {remedy}")
         declared = self._named(prepare.__name__, takes_by_name(prepare))
         self.variants.add(replace(declared, prepare=prepare, declared_at=users_line()))
         return prepare

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from fakes import doubling
 
-from pytest_gpukern import Axis, Output, Problem, ProblemError, Tolerance, boundaries
+from pytest_gpukern import Axis, Output, Problem, ProblemError, Tolerance, boundaries, random_array
 from pytest_gpukern.arrays.compare import compare
 from pytest_gpukern.backends.foreign_array import bits_of
 from pytest_gpukern.problems.call_by_name import call_by_name
@@ -213,6 +214,10 @@ REFUSED = [
     (variant(determinism="exact"), "determinism 'exact' is none of bitwise, run-to-run, tolerant"),
     (variant(layouts=("strided",)), "layout 'strided' is none of the problem's, which declares none"),
     (variant(scopes=("kernal",)), "'host.swept': scope 'kernal' is none of kernel, transfer"),
+    *[
+        (lambda made=made: doubling().variant("host")(made), "is registered as a variant, but is no function")
+        for made in (functools.partial(swept), type("Swept", (), {}), np.multiply)
+    ],
     (variant(block=[]), r"'swept': block=\[\] has no value to try, so it has no case"),
     (variant(limits={"n": 1}), "'swept': limits=.* nor a parameter with values to try"),
     (variant(block=128), r"'swept': block=128 .* values to try, such as block=\(1, 2\)"),
@@ -243,6 +248,8 @@ REFUSED = [
     (reference(**TWO, reference=lambda a: a), r"must return a dict of its outputs \['x', 'y'\]"),
     (reference(**TWO, reference=lambda a: {"x": a}), r"returned \['x'\]; the outputs are \['x', 'y'\]"),
     (reference(reference=lambda a: {"uot": a}), r"returned \['uot'\]; the outputs are \['out'\]"),
+    (reference(outputs=lambda n: {"out": (1.5, "float32")}), r"output 'out' has shape 1\.5: "),
+    (reference(reference=type), "<class 'type'> does not tell its parameters: wrap it in a lambda"),
     (reference(outputs=lambda n: [n]), "outputs returned list; it must return a dict by name"),
     (reference(reference=lambda a: a.sum()), r"reference of 'out' has shape \(\), declared is \(3,\)"),
     (reference(reference=lambda a: a[:2]), r"reference of 'out' has shape \(2,\), declared is \(3,\)"),
@@ -331,6 +338,17 @@ def test_outputs_are_shape_dtype_and_order(declared, read):
 def reference_of(**changes):
     problem = doubling(n=3, **changes)
     return problem.reference({"n": 3}, problem.inputs({"n": 3}))
+
+
+@pytest.mark.parametrize("shape", [3, np.int64(3), (3,), [np.int32(3)]])
+def test_a_size_may_be_one_of_numpys_integers_and_a_reference_a_ufunc(shape):
+    drawn = {"make_inputs": lambda rng: {"x": random_array(rng, shape)}}
+    problem = Problem(
+        "exp", version=1, axes={}, outputs=lambda: {"out": (shape, "float64")}, reference=np.exp, **drawn
+    )
+    inputs = problem.inputs({})
+    assert problem.output_specs({}, inputs)["out"].shape == (3,)
+    assert np.array_equal(problem.reference({}, inputs)["out"], np.exp(inputs["x"]))
 
 
 def test_one_output_needs_no_name_in_the_reference():
