@@ -122,6 +122,8 @@ class Rounds:
 
 def arguments_made(made: Any) -> Arguments:
     """Returns a setup's result as (args, kwargs); TypeError if it is neither that, a tuple nor None."""
+    if made is None:
+        return (), {}
     if isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[1], dict):
         return tuple(made[0]), made[1]
     if isinstance(made, tuple):

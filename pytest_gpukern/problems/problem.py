@@ -518,7 +518,9 @@ class Problem:
         except (IndexError, TypeError) as error:
             raise self.error(f"written={spec.written!r} of {name!r}: {error}") from None
         if not some:
-            raise self.error(f"written={spec.written!r} of {name!r} selects no element of {spec.shape}")
+            remedy = "leave such a size out of check_points, as boundaries(minimum=3) does"
+            wrong = f"written={spec.written!r} of {name!r} selects no element of {spec.shape}"
+            raise self.error(f"{wrong}: {remedy}")
 
     def reference(self, point: Point, inputs: Names) -> Expected | None:
         """Computes the expected outputs; None where only `check` decides."""

@@ -238,7 +238,7 @@ class MeasuredTest:
         self.ended = True
         if self.evidence is None or self.wrong is not None:
             return ()
-        diagnosis = None if self.seen is None else self.seen.unsettled()
+        diagnosis = None if self.seen is None or self._has_check else self.seen.unsettled()
         if diagnosis is None and self.guarded.held:
             diagnosis = diagnose_damage(self.guarded.damage(), "at the end of the test")
         if diagnosis is not None:

@@ -221,6 +221,12 @@ def test_returned(gpu_benchmark):
     returned = gpu_benchmark(lambda x: 2 * x if next(calls) < 9 else 3 * x, x)
     gpu_benchmark.verify(returned, 2 * x)
 
+@declared
+def test_drawn(gpu_benchmark):
+    def draw(x, out, rng=np.random.default_rng(0)):
+        rng.random(out=out)
+    gpu_benchmark.pedantic(draw, (x, np.empty(N)), check=lambda returned, x, out: out.max() < 1)
+
 @pytest.mark.parametrize("number", [float, np.int64, bool])
 def test_number(gpu_benchmark, number):
     calls = itertools.count(1)

@@ -274,7 +274,7 @@ def test_special_values_may_follow_the_point(dtype):
 
 
 def integers(rng, n):
-    return {name: rng.integers(-99, 99, n).astype(np.float32) for name in "ab"}
+    return {name: rng.integers(-99, 99, n) for name in "ab"}  # which come as float32, like all inputs
 
 
 def test_integers_have_to_be_met_bit_by_bit_whatever_the_tolerance():

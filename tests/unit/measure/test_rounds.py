@@ -8,7 +8,7 @@ import pytest
 from fakes import FakeClock, FakeTimer
 
 from pytest_gpukern.measure.measure import Sampler, rule_for
-from pytest_gpukern.measure.rounds import Rounds
+from pytest_gpukern.measure.rounds import Rounds, arguments_made
 from pytest_gpukern.timers.host import HostTimer
 from pytest_gpukern.timers.timer import Batch
 
@@ -192,6 +192,7 @@ def test_what_a_setup_returns_takes_the_place_of_no_arguments():
 @pytest.mark.parametrize("nothing", [None, (), 0])
 def test_a_setup_that_returns_nothing_leaves_the_arguments_given(nothing):
     assert Rounds(max, (1, 2), setup=lambda: nothing).begin().execute() == 2
+    assert arguments_made(None) == ((), {})
 
 
 def test_a_setup_may_not_return_arguments_beside_those_given():

@@ -49,6 +49,8 @@ def test_complex_numbers_are_rounded_in_both_parts_and_integers_are_left():
     assert np.array_equal(found.real, values.real.astype("float16"))
     assert np.array_equal(found.imag, values.imag.astype("float16"))
     assert rounded(np.arange(5000), "float32").tolist() == list(range(5000))
+    longer = rounded(values.astype(np.clongdouble), "complex128")
+    assert np.array_equal(longer, values), "it has no more bits than complex64"
 
 
 @pytest.mark.parametrize(
@@ -112,9 +114,11 @@ def test_zeros_pass_where_every_value_is_within_the_absolute_bound(values, atol,
     ],
 )
 def test_references_of_two_seeds_differ_in_half_of_the_floats_or_a_tenth_of_the_rest(dtype, equal, refused):
-    one = np.arange(100)
-    other = np.where(one < equal, one, -1 - one)
+    one = np.arange(1, 101)
+    other = np.where(one <= equal, one, -one)
     assert (hardly_varies("y", one, other, dtype) is not None) is refused
+    sparse = [np.concatenate([values, np.zeros(900)]) for values in (one, other)]
+    assert (hardly_varies("y", *sparse, dtype) is not None) is refused, "zeros of both do not count"
 
 
 # problems
@@ -132,6 +136,10 @@ def constant(rng, n):
     return {"a": np.full(n, 1 / 3, "float32")}
 
 
+def whole(rng, n):
+    return {"a": rng.integers(0, 256, n).astype("float32")}
+
+
 def tiny(rng, n):
     return {"a": (rng.random(n) * 1e-9).astype("float32")}
 
@@ -145,6 +153,11 @@ def tiny(rng, n):
             "write rtol=1.3e-06, atol=1e-06, or say in allow_lower_precision",
         ),
         ({"make_inputs": constant}, "equal in 100 % of the elements", "have make_inputs draw from rng"),
+        (
+            {"make_inputs": whole, "tolerance": None},
+            "the default rtol=1.3e-06, atol=1e-05 would pass float16 too",
+            "these are exact there, too: write Tolerance(), or make inputs with other results",
+        ),
         (
             {"make_inputs": tiny, "tolerance": None},
             "the default rtol=1.3e-06, atol=1e-05 would pass an output of zeros: its values are at most 1.",
@@ -166,6 +179,11 @@ def test_a_problem_that_cannot_tell_is_refused_with_value_rule_and_remedy(change
     )
     assert rule in message
     assert remedy in message
+
+
+def test_where_nothing_is_given_results_need_not_vary():
+    table = {"make_inputs": lambda rng, n: {}, "reference": lambda n: np.hanning(n + 2)[1:-1]}
+    assert refused(doubling(**table, tolerance=None))
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-9, 1e-5, 1e-3])
