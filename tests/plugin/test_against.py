@@ -314,20 +314,25 @@ KNOWN_SUITE = SUITE.replace("import FACTOR", "import KERNEL, FACTOR")
 
 
 def test_what_does_the_same_is_measured_once_and_a_slowdown_by_arguments_is_found(tmp_path):
-    """The machine code is the same everywhere: `first` is given more to do, `mended` has another grid."""
+    """The machine code is the same everywhere: `first` is given more to do, `mended` has another grid.
+
+    Of a host variant nobody knows what it does.
+    """
     repository = Repository(tmp_path / "project")
-    repository.commit(kernels=KNOWN, test_doubling=KNOWN_SUITE)
+    on_host = OTHER.format(name="on_host").replace('"numba"', '"host"')
+    repository.commit(kernels=KNOWN, test_doubling=KNOWN_SUITE + on_host)
     wider = """KERNEL["mended"] = ONE.replace("}", ', "grid": [2, 1, 1]}')"""
     repository.write(kernels=KNOWN.replace('"first": 1000', '"first": 1022') + wider)
     found = read(run(repository, "--gpukern-report=run.json"), repository)
     assert verdict(found, "first")["kind"] == "SLOWER"
     assert verdict(found, "first")["reason"].startswith("+2.2 %")
-    assert [len(verdict(found, each)["pairs"]) for each in ("second", "mended")] == [1, 2]
+    measured = [len(verdict(found, each)["pairs"]) for each in ("second", "mended", "on_host")]
+    assert measured == [1, 2, 2]
     assert [verdict(found, each)["kind"] for each in ("second", "mended")] == ["SAME CODE", "SAME"]
     reason = verdict(found, "second")["reason"]
     assert "within half the threshold: not measured again; against merge-base" in reason
     assert "gpukern: 1 measured in the short pair of sessions alone: the same machine code," in found.out
-    assert "of 3 times: 1 same, 1 slower, 1 same code" in found.out
+    assert re.search("of 4 times: .*1 slower, .*1 same code", found.out)
 
 
 PLAIN_CALLS = """
@@ -361,22 +366,14 @@ def test_a_call_of_the_same_code_that_is_compared_with_another_reference_is_told
 
 
 def test_where_all_do_the_same_one_short_pair_of_sessions_is_the_whole_run(tmp_path):
-    """Of a host variant nobody knows what it does, so it is measured as long as before."""
     repository = Repository(tmp_path / "project")
     repository.commit(kernels=KNOWN, test_doubling=KNOWN_SUITE)
     repository.write(other="")
-    required = "--gpukern-fail-on=no-gpu"
-    found = run(repository, required)
+    found = run(repository, "--gpukern-fail-on=no-gpu")
     assert found.status == pytest.ExitCode.OK, found.out
     assert "session 1 of" not in found.out + found.err
     assert "a short pair of sessions that asks what both do\n" in found.out
     assert re.search(r"3 passed · of 3 times: 3 same code$", found.out, re.MULTILINE)
-    on_host = KNOWN_SUITE.replace('variant("numba")\ndef second', 'variant("host")\ndef second')
-    repository.commit(test_doubling=on_host)
-    repository.write(other="1")
-    found = run(repository, required)
-    assert re.search(r"of 3 times: \d.* 2 same code$", found.out, re.MULTILINE)
-    assert "session 4 of 4" in found.out + found.err
 
 
 MARKED = """
@@ -575,20 +572,16 @@ def test_a_suspicion_of_another_card_against_the_very_code_that_was_recorded_is_
     assert f"tree is {commit}, as recorded: what differs is not in git" in " ".join(found.out.split())
 
 
-def test_where_a_file_changed_one_session_of_the_recorded_commit_shows_that_all_tests_do_the_same(tmp_path):
-    repository, log = Repository(tmp_path / "project"), tmp_path / "log"
-    (repository.top / ".gitignore").write_text("__pycache__\nreferences\nrun.json\n")
-    kernels = f"{ON_CARDS}\nwith open({str(log)!r}, 'a') as file:\n    print(os.getcwd(), file=file)\n"
-    repository.commit(kernels=kernels, test_doubling=KNOWN_SUITE)
-    run(repository, "--gpukern-baseline=create")
-    repository.commit()
-    repository.write(kernels=f"{kernels}# changed")
-    log.unlink()
+def test_where_a_file_changed_one_session_of_the_recorded_commit_shows_that_all_tests_do_the_same(
+    recorded_elsewhere, tmp_path
+):
+    repository = Repository(shutil.copytree(recorded_elsewhere.top, tmp_path / "project"))
+    repository.write(kernels=f"{ON_CARDS}# changed")
     found = read(run(repository, *COMPARE, **OTHER_CARD), repository)
     assert found.status == pytest.ExitCode.OK
     assert {verdict(found, each)["kind"] for each in found.results} == {"SAME CODE"}
-    elsewhere = [folder for folder in log.read_text().splitlines() if folder != str(repository.top)]
-    assert len(elsewhere) == 1, "they wait for the end of the run, and share a session"
+    assert found.err.count("asking what tests do") == 1, "they wait for the end, and share a session"
+    assert "session 1 of" not in found.err
 
 
 def test_a_shallow_clone_says_once_how_the_recorded_commit_is_fetched(recorded_elsewhere, tmp_path):

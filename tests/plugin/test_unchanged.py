@@ -14,15 +14,16 @@ from repositories import Repository
 from pytest_gpukern.run.loaded_files import _CACHED
 
 TEST = """
+from pathlib import Path
 import pytest
-
+HERE = Path(__file__).parent
+TOP = HERE.parents[1]
 {loads}
 @pytest.mark.gpu_benchmark(timer="host"{marker})
 def test_it(gpu_benchmark):
     {body}
     gpu_benchmark.verify(gpu_benchmark(lambda: [3]), [3], rtol=0, atol=0)
 """
-READS = "from pathlib import Path\nTOP = Path(__file__).parents[2]"
 LOADED = {
     # folder of tests → what its module has, what its test does, a change that it must notice, further files
     "import": ("import helper", "pass", "helper.py"),
@@ -35,21 +36,21 @@ LOADED = {
     "plugin": ("", "pass", "plugged.py", "tests/plugin/conftest.py"),
     "beside": ("", "pass", "tests/beside/deep/table.bin"),
     "variants": ("import problems.problem", "pass", "problems/on_numba.py", "problems/problem.py"),
-    "opened": (READS, "(TOP / 'data/opened.csv').read_text()", "data/opened.csv"),
+    "opened": ("", "(TOP / 'data/opened.csv').read_text()", "data/opened.csv"),
     "opened_first": ("import reader", "pass", "data/first.csv", "reader.py"),
     "in_c": (
-        f"import sqlite3\n{READS}",
+        "import sqlite3",
         "sqlite3.connect(f'file:{TOP}/database?mode=ro', uri=True).execute('pragma user_version')",
         "database",
     ),
     "in_a_process": (
-        f"import subprocess\n{READS}",
+        "import subprocess",
         "subprocess.run(['cat', TOP / 'include.cuh'], check=True)",
         "include.cuh",
     ),
-    "by_path": (f"import runpy\n{READS}", "runpy.run_path(str(TOP / 'scripts/run.py'))", "scripts/run.py"),
+    "by_path": ("import runpy", "runpy.run_path(str(TOP / 'scripts/run.py'))", "scripts/run.py"),
     "linked": ("import link.module", "pass", "far/away/module.py"),
-    "more_data": (READS, "[p.read_text() for p in (TOP / 'many').glob('*')]", "many/b.csv", "many/a.csv"),
+    "more_data": ("", "[p.read_text() for p in (TOP / 'many').glob('*')]", "many/b.csv", "many/a.csv"),
     "made": (  # as torch.classes
         "import sys\nmade = sys.modules['made'] = type(sys)('made')\nmade.__file__ = '_made.py'",
         "import maker",
@@ -57,30 +58,30 @@ LOADED = {
     ),
     "declared": ("", "pass", "declared/deep/new.csv", "declared/a.csv"),
     "name_in_a_text": (  # which explains no file that is loaded by path
-        f"import runpy\n{READS}\nPATHS = [TOP.joinpath(*of.split('.')) for of in ('over.k', 'lib.k')]",
+        "import runpy\nPATHS = [TOP.joinpath(*of.split('.')) for of in ('over.k', 'lib.k')]",
         "runpy.run_path(next(f'{of}.py' for of in PATHS if of.with_suffix('.py').exists()))",
         "over/k.py",
         "lib/k.py",
     ),
     "options_among_data": (
-        READS,
-        "[of.read_text() for of in (TOP / 'cases').iterdir()]",
+        "",
+        "[f.read_text() for f in (TOP / 'cases').glob('*')]",
         "cases/b.json",
         "cases/a.toml",
     ),
     "imported_twice": ("import lib.twice", "pass", "lib/twice.py"),
     "twice_by_path": (
-        f"import runpy\n{READS}\nrunpy.run_path(str(TOP / 'lib/twice.py'))",
+        "import runpy\nrunpy.run_path(str(TOP / 'lib/twice.py'))",
         "pass",
         "tests/twice_by_path/deep/table.bin",
     ),
     "path_inside": (  # what it imports was loaded by another test
-        f"import runpy\n{READS}",
-        "runpy.run_path(str(Path(__file__).parent / 'deep/start.py'))",
+        "import runpy",
+        "runpy.run_path(str(HERE / 'deep/start.py'))",
         "tests/path_inside/deep/start.py",
     ),
     "first_found": (
-        f"{READS}\nHERE = Path(__file__).parent",
+        "",
         "next(of for of in (TOP / 'lib/set.ting', HERE / 'set.ting') if of.exists()).read_text()",
         "lib/set.ting",
         "tests/first_found/set.ting",
@@ -317,7 +318,7 @@ def test_nobody_vouches_for_what_did_not_pass_or_git_does_not_have(project):
     project.git("update-index", "--assume-unchanged", "helper.py")
     output = again(project, *options)
     assert "1 of 10 not run" in output
-    assert "tests/dynamic/test_dynamic.py:6 imports what its source does not name (1)" in output
+    assert "tests/dynamic/test_dynamic.py:8 imports what its source does not name (1)" in output
     assert "git cannot tell whether helper.py changed (1)" in output
     assert "did not pass there, were not judged, or load what git cannot tell (7)" in output
 

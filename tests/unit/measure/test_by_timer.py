@@ -47,29 +47,18 @@ class Call:
 
 @pytest.fixture
 def opened(monkeypatch):
-    """(name, stream, any_stream) of each timer that was asked for; `.unusable` maps names to why not.
+    """`.asked` has (name, stream, any_stream) of each timer, `.tries` whether it was to queue its calls.
 
-    `.queues` says whether their calls can be queued, `.tries` whether each was to try.
+    `.unusable` maps names to why not, `.queues` says whether their calls can be queued.
     """
-
-    class Name(str):
-        queues = True
-
-    class Opened(list):
-        def __init__(self):
-            super().__init__()
-            self.unusable, self.queues, self.tries = {}, True, []
-
-    found = Opened()
+    found = SimpleNamespace(asked=[], tries=[], unusable={}, queues=True)
 
     def open_timer(name, stream, *, any_stream=False, queues=True):
-        found.append((name, stream, any_stream))
+        found.asked.append((name, stream, any_stream))
         found.tries.append(queues)
         if name in found.unusable:
             raise found.unusable[name]
-        made = Name(name)
-        made.queues = found.queues
-        return made
+        return type("Name", (str,), {"queues": found.queues})(name)
 
     monkeypatch.setattr(by_timer, "open_timer", open_timer)
     return found
@@ -84,7 +73,7 @@ def test_a_kernel_is_timed_by_cupti_and_events_glance_at_it(opened, any_stream):
     call = Call()
     found = timed_by("auto", call=call, any_stream=any_stream)
     assert call.sampled == [("cupti", "measured"), ("event", "glanced")]
-    assert opened == [("cupti", "s", any_stream), ("event", "s", False)]
+    assert opened.asked == [("cupti", "s", any_stream), ("event", "s", False)]
     assert found == measurement("cupti")
 
 
@@ -141,7 +130,7 @@ def test_a_scope_is_timed_by_the_timer_asked_for_or_by_the_hosts_clock_which_cup
     call = Call()
     assert timed_by(wanted, scope, call).timer == timers[0]
     assert call.sampled == list(zip(timers, ("measured", "glanced"), strict=False))
-    assert opened == [(timer, "s", bool(place)) for place, timer in enumerate(timers)]
+    assert opened.asked == [(timer, "s", bool(place)) for place, timer in enumerate(timers)]
 
 
 def test_an_end_to_end_time_holds_what_cupti_saw_and_nothing_else_of_it(opened):
@@ -156,7 +145,7 @@ def test_a_launch_is_timed_by_the_hosts_clock_until_it_returns(opened, monkeypat
     made = SimpleNamespace(on_stream=lambda stream, *, any_stream, queues: f"launches on {stream}")
     monkeypatch.setattr(by_timer, "LaunchTimer", made)
     assert timed_by(wanted, "launch").timer == "launches on s"
-    assert opened == []
+    assert opened.asked == []
 
 
 def test_a_broken_timer_is_not_taken_for_one_that_is_not_there(opened):
@@ -235,7 +224,7 @@ LAUNCHES_NOTHING = Call(cupti=NothingLaunched("nothing"))
 def test_events_do_not_time_a_call_that_launches_nothing(opened, wanted):
     with pytest.raises(NothingLaunched):
         timed_by(wanted, call=LAUNCHES_NOTHING)
-    assert opened == [("cupti", "s", False)]
+    assert opened.asked == [("cupti", "s", False)]
 
 
 def test_the_hosts_time_needs_no_work_on_the_device(opened):

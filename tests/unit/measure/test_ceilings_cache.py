@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import example, given
+from made_up_results import FINGERPRINT
 from msgspec import structs
 from mutations import damaged
 
 from pytest_gpukern.gpu.ceiling_kernels import Measured
 from pytest_gpukern.measure import ceilings
 from pytest_gpukern.measure.ceilings import Ceilings, default_cache_dir, load_or_measure
-from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import HostCopy
 
 H200 = {
@@ -28,26 +28,6 @@ H200 = {
     "int32_op_per_s": 32e12,
 }
 CEILINGS = Ceilings(**H200)
-
-FINGERPRINT = Fingerprint(
-    device_name="NVIDIA H200",
-    device_uuid="GPU-9942190a-aa31-4ff1-4aa9-c388d80f85f1",
-    device_model_key="nvidia-h200",
-    compute_capability=(9, 0),
-    mig_profile=None,
-    is_simulated=False,
-    driver_version="580.159.03",
-    cuda_driver_version="13.0",
-    power_limit_w=700.0,
-    max_sm_clock_mhz=1980,
-    max_memory_clock_mhz=3201,
-    python_version="3.12.4",
-    platform="Linux-6.8",
-    cpu_model="Some Processor",
-    cpu_count=16,
-    blas="OpenBLAS 0.3.30, 16 threads",
-    libraries={"cuda-core": "1.2.2", "numpy": "2.4.6"},
-)
 
 
 class Measuring:

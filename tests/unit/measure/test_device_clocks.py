@@ -77,9 +77,11 @@ def test_what_a_pause_cannot_cure_is_no_fault(event):
 IDLE, SET = ("gpu_idle",), ("applications_clocks_setting",)
 QUIET, COPYING, FAST = ({"pcie_bytes_per_s": rate} for rate in (2e7, 1e9, 12.34e9))
 THERE = {"foreign": (STRANGER,)}
+QUIETLY, BUSILY, FAR_DOWN = THERE | QUIET, {"foreign": (BUSY,)}, {"memory_clock_mhz": 1593}
 CHANGED = "the memory clock changed from {} to {} MHz during the batch; "
 OTHER = "another process "
 NAMED = "pid 4711 (train.py, 9000 MiB"
+COPIES = f"{OTHER}copied {{}} GB/s over PCIe while this one waited: {NAMED}"
 
 
 def low(mhz):
@@ -101,38 +103,18 @@ def low(mhz):
         ({}, {"memory_clock_mhz": 3170}, None, ""),
         ({}, {"memory_clock_mhz": 3168}, CHANGED.format(3201, 3168), "nvidia-smi -lmc"),
         ({"memory_clock_mhz": 405}, {}, CHANGED.format(405, 3201), "keep the GPU from idling"),
-        (
-            {"memory_clock_mhz": 1593},
-            {"memory_clock_mhz": 1593},
-            "the memory clock was 1593 MHz, 50 % of 3201 MHz",
-            "nvidia-smi -lmc",
-        ),
-        ({"memory_clock_mhz": 1593}, {"memory_clock_mhz": 1593, "clock_events": SET}, None, ""),
+        (FAR_DOWN, FAR_DOWN, "the memory clock was 1593 MHz, 50 % of 3201 MHz", "nvidia-smi -lmc"),
+        (FAR_DOWN, {**FAR_DOWN, "clock_events": SET}, None, ""),
         ({"memory_clock_mhz": 2401}, {"memory_clock_mhz": 2401}, None, ""),
         # a process that comes or runs kernels; its mere presence is no fault
         ({}, THERE, f"{OTHER}began to use the device during the batch: {NAMED}", "stop it"),
         (THERE, THERE, None, ""),
         (THERE, {"foreign": (POLLING,)}, None, ""),
-        (
-            THERE,
-            {"foreign": (BUSY,)},
-            f"{OTHER}ran kernels during the batch: {NAMED}, kernels 5 %",
-            "stop it",
-        ),
+        (THERE, BUSILY, f"{OTHER}ran kernels during the batch: {NAMED}, kernels 5 %", "stop it"),
         # one that copies over PCIe while this one waits
-        (THERE | QUIET, THERE | QUIET, None, ""),
-        (
-            THERE | QUIET,
-            THERE | FAST,
-            f"{OTHER}copied 12.3 GB/s over PCIe while this one waited: {NAMED}",
-            "--gpukern-device",
-        ),
-        (
-            THERE | COPYING,
-            THERE | QUIET,
-            f"{OTHER}copied 1.0 GB/s over PCIe while this one waited: {NAMED}",
-            "--gpukern-device",
-        ),
+        (QUIETLY, QUIETLY, None, ""),
+        (QUIETLY, THERE | FAST, COPIES.format("12.3"), "--gpukern-device"),
+        (THERE | COPYING, QUIETLY, COPIES.format("1.0"), "--gpukern-device"),
         (COPYING, COPYING, None, ""),
     ],
 )
@@ -251,13 +233,8 @@ def finished(watch):
 def test_nvml_is_asked_before_the_first_batch_every_tenth_of_a_second_and_at_the_end():
     instruments = FakeInstruments()
     watch = watching(instruments)
-    assert batches(watch, instruments, 0.05, 0.09, 0.11, 0.05, 0.01) == [
-        (None, False),
-        (None, False),
-        (None, True),
-        (None, False),
-        (None, True),
-    ]
+    asked = [False, False, True, False, True]
+    assert batches(watch, instruments, 0.05, 0.09, 0.11, 0.05, 0.01) == [(None, each) for each in asked]
     assert instruments.asked == 1 + 1 + 1
 
 
@@ -346,12 +323,7 @@ def test_what_the_driver_does_not_tell_is_left_out_and_its_clock_stands_in_for_t
     watch = watching(instruments)
     assert batches(watch, instruments, 0.2) == [(None, True)]
     known = {name: value for name, value in finished(watch).values.items() if value is not None}
-    assert known == {
-        "sm_mhz": 1980.0,
-        "memory_mhz": 3201,
-        "clock_events": (),
-        "memory_used_bytes": 2**30,
-    }
+    assert known == {"sm_mhz": 1980.0, "memory_mhz": 3201, "clock_events": (), "memory_used_bytes": 2**30}
 
 
 # the instruments

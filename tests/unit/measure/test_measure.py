@@ -42,15 +42,12 @@ def warmed(*durations_ns, **options):
 # warm-up
 
 
-def test_the_first_call_is_kept_apart_from_what_it_settles_at():
-    found = warmed(300 * MS, 20 * MS)
-    assert (found.first_ns, found.settled_ns, found.settled) == (300 * MS, 20 * MS, True)
-
-
 def test_warming_goes_on_until_three_calls_agree_and_20_ms_have_passed():
-    assert warmed(300 * MS, 20 * MS).calls == 4
+    found = warmed(300 * MS, 20 * MS)
+    assert (found.first_ns, found.settled_ns, found.settled, found.calls) == (300 * MS, 20 * MS, True, 4)
     assert warmed(300 * MS, 4 * MS).calls == 7, "six calls of 4 ms are the first to exceed 20 ms"
     assert warmed(MS, 30 * MS, 28 * MS, 26 * MS, 20 * MS).calls == 7, "three of 20 ms end it"
+    assert warmed(900 * MS, 60 * MS, 62 * MS).calls == 3, "two long calls that agree are enough"
 
 
 @pytest.mark.parametrize(
@@ -60,10 +57,6 @@ def test_warming_goes_on_until_three_calls_agree_and_20_ms_have_passed():
 def test_calls_agree_within_five_percent_and_by_the_hosts_clock_within_a_quarter(by_host, last, settled):
     times = (300 * MS, 20 * MS, 20 * MS, last * MS // 100, *[30 * MS, 40 * MS] * 20)
     assert warmed(*times, by_host=by_host).settled is settled
-
-
-def test_two_long_calls_that_agree_are_enough():
-    assert warmed(900 * MS, 60 * MS, 62 * MS).calls == 3
 
 
 def test_a_slow_call_is_not_repeated_once_it_is_compiled():
@@ -262,30 +255,13 @@ def test_the_interval_knows_nothing_of_batches_that_were_refused():
     assert (found.summary.low_ns, found.summary.median_ns, found.summary.high_ns) == (1000.0, 1000.0, 1200.0)
 
 
-@pytest.mark.parametrize(("cache", "cold"), [("cold", True), ("hot", False)])
-def test_the_cache_policy_reaches_the_timer_and_the_measurement(cache, cold):
-    timer = ScriptedTimer([1000.0])
-    assert sampled(timer, cache=cache).cache == cache
-    assert set(timer.colds) == {cold}
-
-
-def test_what_the_timer_says_about_itself_travels_along():
-    found = sampled(ScriptedTimer([1000.0]), traffic_bytes=12.0, flops=2.0)
-    assert (found.timer, found.measures, found.iterations, found.jitter_ns) == (
-        "scripted",
-        "what a test says",
-        3,
-        7.0,
-    )
-    assert (found.traffic_bytes, found.flops, found.invalid) == (12.0, 2.0, None)
-
-
 @pytest.mark.parametrize("cost_ns", [None, 0.0, 3000.0])
 def test_what_executions_of_several_calls_took_is_that_of_one(cost_ns):
     timer = ScriptedTimer([1000.0, 1064.0])
     timer.fixed_cost_ns, timer.resolution_ns, timer.jitter_ns = cost_ns, 64.0, 8.0
     found = sampled(timer, rule=StoppingRule(min_samples=100), calls=4)
     assert (set(found.samples_ns), found.iterations) == ({250.0, 266.0}, 12)
+    assert (found.timer, found.measures) == ("scripted", "what a test says")
     assert (found.summary.low_ns, found.summary.high_ns) == (250.0, 266.0)
     assert found.stopped == "median known to the timer's resolution of 16 ns"
     assert (found.jitter_ns, found.fixed_cost_ns) == (2.0, cost_ns and cost_ns / 4)
@@ -323,15 +299,12 @@ def test_the_order_of_a_call_is_known_only_if_all_batches_have_it(batches, order
     assert sampled(Varying([1000.0], most=1), rule=rule).order == order
 
 
-def test_a_suspicion_makes_the_measurement_invalid_and_keeps_its_samples():
-    found = sampled(ScriptedTimer([1000.0], suspicion="work ran elsewhere"))
-    assert found.invalid == "work ran elsewhere"
-    assert found.samples_ns
-
-
-def test_a_glance_asks_for_no_suspicion():
-    found = sampler(ScriptedTimer([1000.0], suspicion="work ran elsewhere")).glance()
-    assert found.invalid is None
+@pytest.mark.parametrize(
+    ("how", "invalid"), [(Sampler.measure, "work ran elsewhere"), (Sampler.glance, None)]
+)
+def test_a_suspicion_makes_a_measurement_invalid_and_no_glance_and_keeps_its_samples(how, invalid):
+    found = how(sampler(ScriptedTimer([1000.0], suspicion="work ran elsewhere")))
+    assert found.invalid == invalid
     assert found.samples_ns
 
 
@@ -655,7 +628,8 @@ class TellingTimer(ScriptedTimer):
     def collect(self, iterations, *, cold):
         batch = super().collect(iterations, cold=cold)
         batch.busy_ns = [sample / 2 for sample in batch.samples_ns]
-        batch.work = (DeviceWork("kernel", f"k{len(self.asked)}", self.kernels, 500.0),)
+        work = DeviceWork("kernel", f"k{len(self.asked)}", self.kernels, 500.0)
+        batch.work = (work,) if self.kernels else ()
         batch.launch_included = len(self.asked) >= self.waits_from
         return batch
 
@@ -674,26 +648,21 @@ def test_once_the_launch_cost_is_in_the_number_earlier_samples_are_of_something_
 
 
 @pytest.mark.parametrize(
-    ("samples", "kernels", "jitter_ns"),
+    ("sample", "kernels", "waits_from", "jitter_ns"),
     [
-        ([800.0], 1, 0.0),  # no gap
-        ([800.0], 2, 150.0),  # half of 300 ns between two kernels
-        ([800.0], 5, 75.0),  # in four gaps
-        ([400.0], 2, 0.0),  # they overlap
+        (800.0, 1, 99, 0.0),  # no gap
+        (800.0, 2, 99, 150.0),  # half of 300 ns between two kernels
+        (800.0, 5, 99, 75.0),  # in four gaps
+        (400.0, 2, 99, 0.0),  # they overlap
+        (800.0, 0, 1, 120.0),  # the host launches what nobody sees
     ],
 )
-def test_what_lies_between_kernels_spreads_a_median_less_the_more_gaps_there_are(samples, kernels, jitter_ns):
-    found = sampled(TellingTimer(samples, kernels=kernels), rule=StoppingRule(0, 6, 6))
+def test_a_median_spreads_by_what_lies_between_kernels_less_the_more_gaps_there_are_and_by_what_launches(
+    sample, kernels, waits_from, jitter_ns
+):
+    timer = TellingTimer([sample], kernels=kernels, waits_from=waits_from)
+    found = sampled(timer, rule=StoppingRule(0, 6, 6))
     assert found.jitter_ns == pytest.approx(math.hypot(7.0, jitter_ns))
-
-
-def test_what_the_host_launches_spreads_a_median_by_15_percent():
-    class Launching(ScriptedTimer):
-        def collect(self, iterations, *, cold):
-            return dataclasses.replace(super().collect(iterations, cold=cold), launch_included=True)
-
-    found = sampled(Launching([800.0]), rule=StoppingRule(0, 6, 6))
-    assert found.jitter_ns == pytest.approx(math.hypot(7.0, 120.0))
 
 
 # fresh arguments

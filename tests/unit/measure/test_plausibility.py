@@ -17,27 +17,10 @@ from pytest_gpukern.gpu.theory import Floor
 from pytest_gpukern.measure import measure
 from pytest_gpukern.measure import plausibility as clocks
 from pytest_gpukern.measure.observers import ObservedCall
-from pytest_gpukern.measure.plausibility import (
-    ClockGuard,
-    PlausibilityObservation,
-    below_floor,
-    device_time_fault,
-)
+from pytest_gpukern.measure.plausibility import ClockGuard, PlausibilityObservation, device_time_fault
 from pytest_gpukern.timers.timer import Batch
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import Measurement, Summary
-
-# impossible times
-
-FLOOR = Floor(43_900.0, "216 MB at 4.92 TB/s, the memory's theoretical bandwidth")
-
-
-def test_clocks_and_ticks_get_the_benefit_of_the_doubt():
-    assert below_floor(0.98 * 43_900, FLOOR) is None
-    assert below_floor(0.98 * 43_900 - 1, FLOOR) is not None
-    assert below_floor(0.98 * 43_900 - 1, FLOOR, resolution_ns=1) is None
-    assert below_floor(0.0, None) is None
-
 
 # clocks
 
@@ -162,13 +145,14 @@ def finished(watch, median_ns=1000.0):
 
 
 def test_a_time_below_what_the_hardware_can_do_is_invalid():
+    """By more than 2 %, since clocks vary, and by more than a tick of the timer, here 1 ns."""
     floor = Floor(2000.0, "1 GB at 4.8 TB/s")
     watch = plausible(floor=floor)
     found = finished(watch, 1000.0).invalid
     assert found.startswith("1 µs is impossible: 1 GB at 4.8 TB/s, take at least 2 µs. ")
     for cause in ("another stream", "declared bytes or flops", "in a cache"):
         assert cause in found
-    assert finished(watch, 1990.0).invalid is None
+    assert [finished(watch, ns).invalid is None for ns in (1959.0, 1958.9)] == [True, False]
     coarse = plausible(floor=floor, resolution_ns=1000.0)
     assert finished(coarse, 1000.0).invalid is None, "the timer cannot tell"
 

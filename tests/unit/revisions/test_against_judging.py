@@ -113,8 +113,9 @@ def test_a_test_that_is_wrong_in_one_session_is_reported_as_wrong():
     assert conclusion.verdicts == {}
 
 
-NEW, INVALID, UNCOMPARABLE = VerdictKind.NEW, VerdictKind.INVALID, VerdictKind.UNCOMPARABLE
-OLDER = structs.replace(ending().result.case, problem_version=2)
+NEW, INVALID = VerdictKind.NEW, VerdictKind.INVALID
+OLDER = structs.replace(ending().result, case=structs.replace(ending().result.case, problem_version=2))
+BY_CUPTI = "measured as kernel/cupti/cold on the base, as kernel/event/cold in the working tree"
 
 
 @pytest.mark.parametrize(
@@ -122,23 +123,16 @@ OLDER = structs.replace(ending().result.case, problem_version=2)
     [
         (None, {}, NEW, "not in the base"),
         (ending(), {"invalid": "throttled"}, INVALID, "throttled"),
-        (
-            *(ending(invalid="throttled"), {}, UNCOMPARABLE),
-            "0 of 4 pairs of sessions are valid, 2 needed: throttled",
-        ),
-        (
-            *(Ending("failed", "INCORRECT: y\nmore", None), {}, UNCOMPARABLE),
-            "failed on the base: INCORRECT: y",
-        ),
-        (Ending("skipped", "too large", None), {}, UNCOMPARABLE, "skipped on the base: too large"),
-        (Ending("passed", "", result("cupy.exp")), {}, UNCOMPARABLE, "not measured on the base"),
-        (
-            *(ending(timer="cupti"), {}, UNCOMPARABLE),
-            "measured as kernel/cupti/cold on the base, as kernel/event/cold in the working tree",
-        ),
-        (
-            *(Ending("passed", "", structs.replace(ending().result, case=OLDER)), {}, UNCOMPARABLE),
-            "problem version 2 on the base, 1 in the working tree",
+        *(
+            (base, {}, VerdictKind.UNCOMPARABLE, reason)
+            for base, reason in (
+                (ending(invalid="throttled"), "0 of 4 pairs of sessions are valid, 2 needed: throttled"),
+                (Ending("failed", "INCORRECT: y\nmore"), "failed on the base: INCORRECT: y"),
+                (Ending("skipped", "too large"), "skipped on the base: too large"),
+                (Ending("passed", "", result("cupy.exp")), "not measured on the base"),
+                (ending(timer="cupti"), BY_CUPTI),
+                (Ending("passed", "", OLDER), "problem version 2 on the base, 1 in the working tree"),
+            )
         ),
     ],
 )
@@ -226,7 +220,7 @@ def test_what_a_session_that_asked_has_checked_counts_and_its_times_do_not():
 (HOT,) = (structs.replace(time, invalid="throttled") for time in known().result.measurements)
 THROTTLED = Ending("passed", "", structs.replace(known(scalars="5c").result, measurements=(HOT,)))
 OTHER_CODE = known(kernels=(structs.replace(LAUNCH, machine_code_sha256="code:bb"),))
-FAILED = Ending("failed", "x", known().result)
+FAILED, ASKED = Ending("failed", "x", known().result), without_times(known())
 COPIES = measured(2e6, "end_to_end", "host", work=(EXP_KERNEL,), order=(0,))
 AND_COPIES = structs.replace(known().result, measurements=(*known().result.measurements, COPIES))
 
@@ -257,16 +251,8 @@ AND_COPIES = structs.replace(known().result, measurements=(*known().result.measu
         ([known()], [ending()], set()),
         ([ending()], [ending()], set()),
         # where one pair does not agree more pairs do on average; what only asked has no times
-        (
-            [without_times(known()), known(), known()],
-            [without_times(known()), known(1030), known(975)],
-            {KERNEL},
-        ),
-        (
-            [without_times(known()), known(), known()],
-            [without_times(known()), known(1030), known(1010)],
-            set(),
-        ),
+        ([ASKED, known(), known()], [ASKED, known(1030), known(975)], {KERNEL}),
+        ([ASKED, known(), known()], [ASKED, known(1030), known(1010)], set()),
         ([known(), known()], [known(), FAILED], set()),
         # those of the host are never known to be the same
         ([Ending("passed", "", AND_COPIES)], [Ending("passed", "", AND_COPIES)], {KERNEL}),

@@ -29,16 +29,8 @@ def loaded(name, file, sha256="abc"):
 
 
 def test_a_project_provides_what_lies_at_its_top_in_src_and_where_pyproject_says(tmp_path):
-    files(
-        tmp_path,
-        "flat/__init__.py",
-        "module.py",
-        "src/inner/__init__.py",
-        "src/native.so",
-        "lib/below/__init__.py",
-        "python/listed/__init__.py",
-        "cuda/name/space.py",
-    )
+    files(tmp_path, "flat/__init__.py", "module.py", "src/inner/__init__.py", "src/native.so")
+    files(tmp_path, "lib/below/__init__.py", "python/listed/__init__.py", "cuda/name/space.py")
     (tmp_path / "pyproject.toml").write_text(
         '[tool.setuptools.packages.find]\nwhere = ["lib"]\n'
         '[tool.pytest.ini_options]\npythonpath = "python"\n'

@@ -339,9 +339,7 @@ def test_cold_graphs_are_timed_on_those_sets_with_three_contents_in_turn(gpu, co
 def known(monkeypatch):
     """Plays what CUPTI knows of machine code."""
     found = SimpleNamespace(
-        sha256=lambda *asked: {("_Z3addPf", 40): "c0de"}.get(asked),
-        loading=nullcontext,
-        refused=None,
+        sha256=lambda *asked: {("_Z3addPf", 40): "c0de"}.get(asked), loading=nullcontext, refused=None
     )
     monkeypatch.setattr(machine_code_module, "machine_code", lambda: found)
     return found
@@ -530,25 +528,17 @@ def why_not(case, environment):
     return str(reason.value)
 
 
+MISSING = {"missing": {"cupy": "cupy-cuda13x is missing"}}
+KERNELS = {"settings": measuring(scopes=("kernel",))}
 LARGE = {"transfer_bytes": lambda n: 2**30 * n, "make_inputs": lambda rng, n: pytest.fail("made")}
 
 
 @pytest.mark.parametrize(
     ("variant", "problem", "environment", "reason"),
     [
-        (
-            {"backend": "cupy"},
-            {},
-            {"missing": {"cupy": "cupy-cuda13x is missing"}},
-            "cupy-cuda13x is missing",
-        ),
+        ({"backend": "cupy"}, {}, MISSING, "cupy-cuda13x is missing"),
         ({"max_size": {"n": 7}}, {}, {}, "too large: n=8, but its max_size is 7"),
-        (
-            {"backend": "host"},
-            {},
-            {"settings": measuring(scopes=("kernel",))},
-            "not selected: --gpukern-scope=kernel, but it has end_to_end",
-        ),
+        ({"backend": "host"}, {}, KERNELS, "not selected: --gpukern-scope=kernel, but it has end_to_end"),
         ({"needs_gpu": "tensor cores"}, {}, {"simulating": True}, "not in the simulator: tensor cores"),
         ({}, LARGE, {}, "too large: it needs 8.0 GiB of host memory, and 1.0 are available"),
     ],

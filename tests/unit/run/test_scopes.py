@@ -119,22 +119,18 @@ def test_nothing_is_copied_out_before_the_launch_has_ended(gpu, timer, allocates
 
 
 @pytest.mark.parametrize(("declared", "copied"), [(None, 4 * N + 4 * N), (lambda n: 100 * n, 100 * N)])
-def test_a_case_is_measured_in_each_of_its_scopes_with_the_work_that_belongs_to_it(
+def test_a_case_is_measured_once_in_each_of_its_scopes_on_one_stream_with_the_work_that_belongs_to_it(
     gpu, timer, declared, copied
 ):
     problem = doubling(N, scopes=("kernel", "transfer", "end_to_end"), transfer_bytes=declared)
-    found = run(case_of(right, problem=problem), FakeEnvironment(gpu)).measurements
-    assert [(each.scope, each.traffic_bytes, each.flops) for each in found] == [
-        *(("kernel", 8 * N, N), ("transfer", copied, None), ("end_to_end", copied, N))
-    ]
-
-
-def test_a_host_variant_is_measured_end_to_end_with_nothing_to_copy_or_flush(timer, events):
-    result = run(case_of(noting(events), backend="host"), FakeEnvironment())
-    (measurement,) = result.measurements
-    assert (measurement.scope, measurement.cache) == ("end_to_end", "hot")
-    assert measurement.traffic_bytes == 8 * N
-    assert set(timer.colds) == {False}
+    environment = FakeEnvironment(gpu, settings=measuring(timer="auto"))
+    found = run(case_of(right, problem=problem), environment).measurements
+    keys = ("kernel/cupti/cold", "transfer/host/cold", "end_to_end/host/cold")
+    work = ((8 * N, N), (copied, None), (copied, N))
+    assert tuple(each.key for each in found) == keys
+    assert tuple((each.traffic_bytes, each.flops) for each in found) == work
+    assert {stream for _, stream, _ in timer.asked} == {gpu.timed_stream}
+    assert {name: any_stream for name, _, any_stream in timer.asked[:2]} == {"cupti": False, "event": False}
 
 
 def test_a_variant_that_moves_its_own_data_gets_host_arrays_and_is_timed_as_it_is(gpu, timer, events):
@@ -184,17 +180,6 @@ def test_the_markers_timer_and_cache_policy_win_over_the_runs(gpu, timer, of_the
     (only,) = run(case_of(right), environment, MarkerOptions(**of_the_marker)).measurements
     assert only.key == f"kernel/{timed}"
     assert set(timer.colds) == {timed.endswith("cold")}
-
-
-def test_every_scope_of_a_case_is_timed_once_on_the_timed_stream(gpu, timer):
-    problem = doubling(N, scopes=("kernel", "transfer", "end_to_end"))
-    environment = FakeEnvironment(gpu, settings=measuring(timer="auto"))
-    found = run(case_of(right, problem=problem), environment).measurements
-    assert [each.key for each in found] == [
-        *("kernel/cupti/cold", "transfer/host/cold", "end_to_end/host/cold")
-    ]
-    assert {stream for _, stream, _ in timer.asked} == {gpu.timed_stream}
-    assert {name: any_stream for name, _, any_stream in timer.asked[:2]} == {"cupti": False, "event": False}
 
 
 @pytest.fixture
@@ -269,8 +254,11 @@ def test_a_session_that_asks_what_tests_do_takes_the_fewest_samples(gpu, asked, 
     assert (rule.min_samples, rule.max_samples) == (taken, taken)
 
 
-def test_on_the_host_outputs_are_looked_at_only_before_and_after_timing(timer, asked):
-    run(case_of(right, "host"), FakeEnvironment())
+def test_a_host_variant_is_measured_end_to_end_with_nothing_to_copy_flush_or_look_at(timer, asked):
+    (measurement,) = run(case_of(right, "host"), FakeEnvironment()).measurements
+    assert (measurement.scope, measurement.cache) == ("end_to_end", "hot")
+    assert measurement.traffic_bytes == 8 * N
+    assert set(timer.colds) == {False}
     ((name, _, looks, call_ns, rule),) = asked
     assert (name, looks, rule) == ("host", False, rule_for(call_ns, by_host=True))
 

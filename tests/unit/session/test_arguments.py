@@ -15,13 +15,8 @@ from pytest_gpukern.session.arguments import known_options, sessions_of
 
 OF_OTHERS = [
     # plugins that are not installed here
-    *[
-        ("--cov", "?"),
-        ("--cov-report", None),
-        ("--no-cov", 0),
-        ("--html", None),
-        ("--json-report-file", None),
-    ],
+    *[("--cov", "?"), ("--cov-report", None), ("--no-cov", 0)],
+    *[("--html", None), ("--json-report-file", None)],
     *[("--reruns", None), ("--retries", None), ("--force-flaky", 0)],
     # pytest's cache, which may be blocked
     *[("--last-failed --lf", 0), ("--failed-first --ff", 0), ("--new-first --nf", 0), ("--cache-clear", 0)],
