@@ -95,22 +95,13 @@ def test_a_suspicion_that_its_further_sessions_cannot_decide_is_invalid_and_says
     assert verdict.reason.startswith(words)
 
 
-def test_a_suspect_that_fails_when_it_is_measured_again_fails():
-    suspect = (sessions(BASE_NS), sessions(times(1.1)))
-    again = (sessions(BASE_NS[:2]), (ending(), Ending("failed", "INCORRECT: y", None)))
-    conclusion = concluded(suspect, again)
-    assert conclusion.outcome == "failed"
-    assert (
-        conclusion.text == "failed in 1 of 2 sessions of the working tree, first in session 2: INCORRECT: y"
-    )
-
-
-def test_a_test_that_is_wrong_in_one_session_is_reported_as_wrong():
+@pytest.mark.parametrize("again", [False, True])
+def test_a_test_that_is_wrong_in_one_session_is_reported_as_wrong(again):
     wrong = structs.replace(result("cupy.exp"), correctness=Correctness.INCORRECT)
-    head = (ending(), Ending("failed", "INCORRECT: y", wrong), ending(), ending())
-    conclusion = concluded((sessions(BASE_NS), head))
-    assert conclusion.result == wrong
-    assert conclusion.verdicts == {}
+    case = (sessions(BASE_NS[:2]), (ending(), Ending("failed", "INCORRECT: y", wrong)))
+    found = concluded((sessions(BASE_NS), sessions(times(1.1))), case) if again else concluded(case)
+    assert (found.outcome, found.result, found.verdicts) == ("failed", wrong, {})
+    assert found.text == "failed in 1 of 2 sessions of the working tree, first in session 2: INCORRECT: y"
 
 
 NEW, INVALID = VerdictKind.NEW, VerdictKind.INVALID
@@ -265,14 +256,8 @@ def test_a_time_is_of_the_same_work_where_both_sides_passed_and_did_what_is_know
         assert same_times(case, THRESHOLD) == (same, bool(same) and COPIES not in base[0].result.measurements)
 
 
-@pytest.mark.parametrize(
-    ("head", "ended"),
-    [
-        (Ending("skipped", "why", None), ("skipped", "why")),
-        (Ending("xfailed", "why", None), ("xfailed", "why")),
-        (None, ("failed", "no session of the working tree reported this test")),
-    ],
-)
-def test_what_the_working_tree_did_not_pass_is_what_it_was(head, ended):
-    found = concluded(((ending(),), (head,)))
-    assert found[:3] == (*ended, None)
+@pytest.mark.parametrize("outcome", ["skipped", "xfailed", None])
+def test_what_the_working_tree_did_not_pass_is_what_it_was(outcome):
+    found = concluded(((ending(),), (outcome and Ending(outcome, "why"),)))
+    not_reported = ("failed", "no session of the working tree reported this test")
+    assert found[:3] == (*((outcome, "why") if outcome else not_reported), None)

@@ -70,32 +70,24 @@ def heard(*reports):
     return attempt, waiting, shown
 
 
-def test_from_its_call_on_the_reports_of_a_test_that_waits_are_held_back():
-    attempt, waiting, shown = heard(report("setup"), report("call", **WAITS), report("teardown"))
-    assert (waiting, shown) == ([attempt], [("setup", "passed")])
-    settled = attempt.waiting()
-    found = (settled.result.measurements, settled.threshold, settled.expects_check)
-    assert found == (FOUND.measurements, 0.02, True)
-    slower = GateFailure("SLOWER", "+6.0 %", FOUND.measurements[0].key)
-    attempt.report_settled(Settled(FOUND, failures=(slower,)))
-    assert shown[1:] == [("call", "failed"), ("teardown", "passed")]
-    assert attempt.held[0].gpukern["gate_failures"] == plain((slower,))
-    assert str(slower) in str(attempt.held[0].longrepr)
-
-
 def test_a_further_attempt_takes_the_place_of_one_that_waits():
     again = [report("setup"), report("call", **WAITS), report("teardown")]
     attempt, waiting, shown = heard(*again[:2], report("teardown", "failed"), *again)
     assert waiting == [attempt]
     assert shown == [("setup", "passed"), ("call", "passed"), ("teardown", "failed"), ("setup", "passed")]
     assert [each.when for each in attempt.held] == ["call", "teardown"]
+    settled = attempt.waiting()
+    found = (settled.result.measurements, settled.threshold, settled.expects_check)
+    assert found == (FOUND.measurements, 0.02, True)
 
 
 def test_a_teardown_that_fails_has_the_last_result_and_the_failures_of_its_own():
     leaks = {**WAITS, "gate_failures": plain((GateFailure("memory", "keeps 1 KiB"),))}
-    attempt, _, _ = heard(report("call", **WAITS), report("teardown", "failed", **leaks))
-    last = structs.replace(FOUND, seed=7)
-    attempt.report_settled(Settled(last, failures=(GateFailure("SLOWER", "+6.0 %"),)))
+    attempt, _, shown = heard(report("call", **WAITS), report("teardown", "failed", **leaks))
+    last, slower = structs.replace(FOUND, seed=7), GateFailure("SLOWER", "+6.0 %")
+    attempt.report_settled(Settled(last, failures=(slower,)))
+    assert shown == [("call", "failed"), ("teardown", "failed")]
+    assert str(slower) in str(attempt.held[0].longrepr)
     kinds = [[reason["kind"] for reason in each.gpukern["gate_failures"]] for each in attempt.held]
     assert kinds == [["SLOWER"], ["memory"]]
     assert [each.gpukern["result"] for each in attempt.held] == [plain(last)] * 2
