@@ -192,17 +192,14 @@ def test_rounds(gpu_benchmark):
 
 
 def test_a_plain_test_does_the_same_if_no_file_that_it_loads_has_changed(tmp_path):
-    """Its inputs and arguments are not known."""
+    """Its inputs and arguments are not known. By one recorded session nothing is suspected."""
     repository = Repository(tmp_path / "project")
     repository.commit(rounds="ROUNDS = 1000", other="ROUNDS = 7", test_plain=PLAIN)
-    in_a_run(repository, "--gpukern-baseline=create", "--gpukern-sessions=3")
+    in_a_run(repository, "--gpukern-baseline=create", "--gpukern-sessions=1")
     repository.commit()
     report = ("--gpukern-baseline=compare", "--gpukern-report=run.json")
-    for changed, expected in (
-        ({"other": "ROUNDS = 8"}, "SAME CODE"),
-        ({"rounds": "ROUNDS = 1100"}, "SLOWER"),  # beside the commit of the record
-    ):
-        repository.write(**changed)
+    for changed, expected in (("other", "SAME CODE"), ("rounds", "SLOWER")):
+        repository.write(**{changed: "ROUNDS = 1100"})
         in_a_run(repository, *report, FAKE_GPUS="GPU-0ddd", CARD="1.05")
         (found,) = results_in(repository.top / "run.json").values()
         assert [of["kind"] for of in found["verdicts"].values()] == [expected]

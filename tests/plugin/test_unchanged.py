@@ -281,9 +281,10 @@ def test_tests_that_were_not_asked_for_are_not_gone(project, options):
 
 def test_workers_and_a_comparison_with_a_base_leave_out_the_same(project):
     write(project.top, {"helper.py": "x = 1\n# changed\n"})
+    chosen = [f"tests/{way}" for way in ("import", "path_inside", "star", "init")]
     for options in (["-n2"], ["--gpukern-against=HEAD", "--gpukern-sessions=2"]):
-        output = again(project, *options)
-        assert f"{len(LOADED) - 2} of {len(LOADED)} not run" in output
+        output = again(project, *options, *chosen)
+        assert "2 of 4 not run" in output
         assert "2 run: load helper.py (2)" in output
 
 
@@ -330,7 +331,6 @@ def test_the_hash_that_a_record_keeps_is_another_where_a_test_loads_a_changed_fi
         return {of["nodeid"].split("/")[1]: of["files"] for of in results}
 
     before = hashes("run.json")
-    assert hashes("build/again.json") == before
     ways = [
         f"tests/{way}" for way in ("import", "import_in_function", "init", "relative", "star", "variants")
     ]

@@ -104,15 +104,16 @@ def test_what_is_known_of_neither_session_is_not_known_to_be_the_same():
     assert (compared(*of_a_glance, END_TO_END), compared(*of_a_glance)) == (NO, ALL)
 
 
+def of(backend, **changes):
+    made = session(**FILES, **changes)
+    return structs.replace(made, case=structs.replace(made.case, backend=backend))
+
+
 def test_another_numba_that_is_installed_beside_counts_for_the_host_alone():
-    both = {"numba-cuda": "0.30.4", "numba-cuda-mlir": "0.6.0"}
+    alone = {"numba-cuda": "0.30.4"}
+    both = {**alone, "numba-cuda-mlir": "0.6.0"}
     alone, beside, newer = (
-        session(**FILES, **on(libraries=libraries))
-        for libraries in ({"numba-cuda": "0.30.4"}, both, {**both, "numba-cuda": "0.31"})
-    )
-    alone, beside, newer = (
-        structs.replace(each, case=structs.replace(each.case, backend="numba"))
-        for each in (alone, beside, newer)
+        of("numba", **on(libraries=each)) for each in (alone, both, {**both, "numba-cuda": "0.31"})
     )
     assert [compared(beside, alone, key) for key in (KERNEL, TRANSFER, END_TO_END)] == [ALL, ALL, NO]
     assert compared(newer, beside) is NO
@@ -121,7 +122,7 @@ def test_another_numba_that_is_installed_beside_counts_for_the_host_alone():
 def test_another_version_of_the_problem_and_a_host_variant_never_do_the_same():
     now = session(**FILES)
     assert compared(structs.replace(now, case=structs.replace(now.case, problem_version=2)), now) is NO
-    assert compared(structs.replace(now, case=structs.replace(now.case, backend="host")), now) is NO
+    assert compared(of("host"), now) is NO
 
 
 @pytest.mark.parametrize(

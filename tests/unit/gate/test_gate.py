@@ -107,6 +107,7 @@ def test_the_same_code_decides_only_what_the_time_does_not(
         (0, SAME, "+0.0 % (90 %: −1.1 … +1.1 %)", "inside", 0),
         (-1.1, UNDECIDED, "−1.1 % (90 %: −2.2 … +0.03 %)", "not slower by 2 %, but −2.2 % is possible", 3),
         (-1.5, UNDECIDED, "−1.5 % (90 %: −2.6 … −0.37 %)", "faster, but perhaps by less than 2 %", 9),
+        (-2.5, FASTER, "−2.5 % (90 %: −3.6 … −1.4 %)", "threshold", 0),
         (-20, FASTER, "−20.0 % (90 %: −20.9 … −19.1 %)", "threshold", 0),
     ],
 )
@@ -166,20 +167,6 @@ def test_a_change_of_exactly_the_threshold_counts(old_ns, new_ns, kind):
     for threshold, expected in ((0.5, kind), (0.500001, UNDECIDED)):
         basis = basis_of([recorded(old_ns)] * 3, threshold, shared=shared_by(1e-5))
         assert judge([measured(new_ns)], basis).kind is expected
-
-
-halves = st.floats(0, 0.05)
-
-
-@given(st.floats(-0.3, 0.3), st.integers(1, 5), halves, st.floats(0, 0.1))
-def test_verdicts_follow_from_the_interval_alone(delta, count, half, threshold):
-    found = verdict([measured(BASE_NS * math.exp(delta), half)], [recorded()] * count, threshold=threshold)
-    low, high, bound = found.ratio_low, found.ratio_high, 1 + threshold
-    edges = (1, bound, 1 / bound)
-    assume(all(abs(each - edge) > 1e-9 for each in (low, high, found.ratio) for edge in edges))
-    expected = SAME if 1 / bound < low and high < bound else UNDECIDED
-    expected = SLOWER if low > 1 and found.ratio > bound else expected
-    assert found.kind is (FASTER if high < 1 and found.ratio < 1 / bound else expected)
 
 
 # what cannot be compared, or has no ratio
@@ -443,7 +430,7 @@ def test_a_suspicion_on_another_device_that_would_hardly_be_confirmed_is_not_mea
     assert unless_hopeless(large, new(13), FOURTH) == large
 
 
-@given(st.floats(0.02, 3), st.lists(st.floats(-0.01, 0.01), min_size=3, max_size=8), halves)
+@given(st.floats(0.02, 3), st.lists(st.floats(-0.01, 0.01), min_size=3, max_size=8), st.floats(0, 0.05))
 def test_every_suspicion_on_a_device_that_is_on_record_is_measured_again(change, spread, half):
     sessions = [recorded(BASE_NS * math.exp(each)) for each in spread]
     basis, fresh = basis_of(sessions, shared=QUIET), [measured(BASE_NS * (1 + change), half)]

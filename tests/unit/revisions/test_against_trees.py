@@ -260,10 +260,13 @@ def test_later_sessions_of_the_base_leave_out_what_it_lacks_and_what_failed(side
     assert [ending.outcome for ending in of_a_in_head] == ["passed"] * 2
 
 
-def test_a_base_that_loads_the_working_trees_code_is_an_error_and_never_the_same(sides):
-    editable = dataclasses.replace(RAN, modules=(of("pkg", sides.head),))
-    with pytest.raises(AgainstError, match=r"did not run its own code:\n  pkg was .*, which is the working"):
-        turns_of(sides, Children(editable)).take([A], 2)
+def test_a_base_that_loads_the_working_trees_code_is_an_error_with_the_remedy_and_never_the_same(sides):
+    modules = (of("pkg.kernel", sides.head), of("pkg", sides.head))
+    loaded = (
+        r"did not run its own code:\n  pkg\.kernel was .*, which is the working tree \(and 1 more of pkg\)"
+    )
+    with pytest.raises(AgainstError, match=rf"(?s){loaded}.*pythonpath = \[\"src\"\].*pip uninstall pkg"):
+        turns_of(sides, Children(dataclasses.replace(RAN, modules=modules))).take([A], 2)
 
 
 @pytest.mark.parametrize(

@@ -91,19 +91,6 @@ def test_a_module_is_a_sides_own_or_nobodys_or_the_complaint_says_where_it_lies(
     assert text is None if said is None else loaded_from + said.format(tmp_path) in text
 
 
-def test_a_module_of_the_base_that_lies_in_the_working_tree_is_named_with_the_remedy(trees):
-    base, head = trees
-    file = head.top / "src/pkg/kernel.py"
-    modules = [loaded("pkg", head.top / "src/pkg/__init__.py"), loaded("pkg.kernel", file)]
-    text = misplaced(modules[::-1], base, head)
-    assert text.splitlines()[:2] == [
-        "base did not run its own code:",
-        f"  pkg.kernel was loaded from {file}, which is head (and 1 more of pkg)",
-    ]
-    assert 'pythonpath = ["src"]' in text
-    assert "pip uninstall pkg" in text
-
-
 def test_equal_files_of_two_trees_have_one_hash_and_a_changed_one_another(trees):
     base, head = trees
 

@@ -193,11 +193,6 @@ def contents(monkeypatch):
     return found
 
 
-def test_a_case_is_timed_on_three_sets_of_different_contents(gpu, contents):
-    assert run(case_of(right), FakeEnvironment(gpu)).correctness is Correctness.PASSED
-    assert len(set(contents)) == len(contents) == 3
-
-
 def test_each_set_has_what_the_variant_takes_when_it_prepares(gpu, contents):
     """Scalars are given to a variant once, so each set is prepared with those of its own contents."""
     given = []
@@ -230,7 +225,7 @@ def test_further_sets_take_half_of_the_memory_that_is_left_and_a_call_over_20_ms
     monkeypatch.setattr(case_subject, "check", check)
     monkeypatch.setattr(cuda.runtime(), "free_bytes", lambda: free[0])
     run(case_of(right), FakeEnvironment(gpu))
-    assert len(contents) == expected
+    assert len(set(contents)) == len(contents) == expected
 
 
 def test_copies_of_inputs_and_references_make_room_for_sets(gpu, contents, monkeypatch):
@@ -367,7 +362,7 @@ def on_an_h200(gpu):
     return environment
 
 
-def test_kernel_facts_come_with_the_hash_of_the_loaded_machine_code(gpu, timer, known):
+def test_kernel_facts_come_with_the_hash_of_the_loaded_machine_code(gpu, timer, known, monkeypatch):
     environment = on_an_h200(gpu)
     environment.ceilings = Ceilings(device_copy_bytes_per_s=4.2e12)
     result = with_facts(measured(gpu, timer, ("kernel", (work(),))), environment)
@@ -375,6 +370,9 @@ def test_kernel_facts_come_with_the_hash_of_the_loaded_machine_code(gpu, timer, 
     assert (facts.symbol, facts.name) == ("_Z3addPf", "add(float*)")
     assert (facts.machine_code_sha256, facts.occupancy) == ("c0de", 0.75)
     assert result.ceilings == {**structs.asdict(Ceilings()), "device_copy_bytes_per_s": 4.2e12}
+    monkeypatch.setattr(machine_code_module, "machine_code", lambda: None)  # without CUPTI
+    (facts,) = with_facts(measured(gpu, timer, ("kernel", (work(),))), environment).kernels
+    assert (facts.machine_code_sha256, facts.registers) == (None, 40)
 
 
 def test_late_warnings_are_noted_with_the_first_result(gpu, timer, known):
@@ -425,12 +423,6 @@ def test_the_kernels_are_those_of_the_kernel_scope_where_there_is_one(gpu, timer
     for measurements, name in (((whole, own), "_Z3ownv"), ((silent, whole), "_Z5wholev")):
         (facts,) = with_facts(measured(gpu, timer, *measurements), on_an_h200(gpu)).kernels
         assert facts.symbol == name
-
-
-def test_without_cupti_there_is_no_hash_and_the_rest_is_known(gpu, timer, monkeypatch):
-    monkeypatch.setattr(machine_code_module, "machine_code", lambda: None)
-    (facts,) = with_facts(measured(gpu, timer, ("kernel", (work(),))), on_an_h200(gpu)).kernels
-    assert (facts.machine_code_sha256, facts.registers) == (None, 40)
 
 
 @pytest.mark.parametrize("lacks", ["a device", "a real one", "a variant on it"])

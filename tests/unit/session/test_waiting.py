@@ -61,8 +61,7 @@ def report(when, outcome="passed", **carried):
 def heard(*reports):
     """Returns an attempt that got reports, the attempts that wait, and what was shown, as it was then."""
     shown, waiting = [], []
-    show = lambda report: shown.append((report.when, report.outcome))  # noqa: E731
-    hook = Mock(pytest_runtest_logreport=lambda report: show(report))
+    hook = Mock(pytest_runtest_logreport=lambda report: shown.append((report.when, report.outcome)))
     attempt = _Attempt(Mock(nodeid="test_it.py::test_a", ihook=hook), waiting)
     attempt.begun = True
     for each in reports:
