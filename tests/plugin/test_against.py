@@ -288,10 +288,8 @@ FACTOR = {}
     ("then", "fresh"),
     [
         ("1100 1100  1030 1120  1070 1080  1070 1080", 6),
-        (
-            "1030 1300  1150 1160  1150 1160",
-            2,
-        ),  # the first pairs leave it open, so two more are added to them
+        # the first pairs leave it open, so two more are added to them
+        ("1030 1300  1150 1160  1150 1160", 2),
     ],
 )
 def test_a_suspect_is_measured_until_its_fresh_pairs_decide_and_no_longer(tmp_path, then, fresh):

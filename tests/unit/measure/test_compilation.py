@@ -1,5 +1,6 @@
 """Checks that what torch.compile compiles while it is timed is told; PyTorch's counters are made up."""
 
+import fnmatch
 import sys
 from collections import Counter
 from types import SimpleNamespace
@@ -27,28 +28,24 @@ def compile_anew(utils, reason=None, **known):
 
 
 @pytest.mark.parametrize(
-    ("reasons", "told"),
+    ("reason", "count", "told"),
     [
-        ([None], "softmax (kernels.py:7) while"),
+        (None, 1, "softmax (kernels.py:7) while it was timed: give all calls the same shapes and numbers, *"),
+        ("0/0: tensor 'x' size mismatch", 1, "*, since a guard failed (tensor 'x' size mismatch):*"),
         (
-            ["0/0: tensor 'x' size mismatch at index 0"],
-            ", since a guard failed (tensor 'x' size mismatch at index 0):",
+            "0/1: k == 4    # x + k\nUser stack",
+            2,
+            "*(kernels.py:7) 2 times *, since a guard failed (k == 4):*",
         ),
-        (
-            ["0/1: k == 4    # return x + k\nUser stack"] * 2,
-            "softmax (kernels.py:7) 2 times while it was timed, since",
-        ),
-        ([None], "the same shapes and numbers"),
     ],
 )
-def test_what_is_compiled_while_it_is_timed_is_invalid_by_its_name(compiled, reasons, told):
+def test_what_is_compiled_while_it_is_timed_is_invalid_by_its_name(compiled, reason, count, told):
     compile_anew(compiled)
     observation = CompilationObserver("compilation", None).observe(None, None)
-    for reason in reasons:
+    for _ in range(count):
         compile_anew(compiled, reason)
     invalid = observation.finish(measured()).invalid
-    assert told in invalid
-    assert "k == 4)" in invalid or "0/1" not in invalid
+    assert fnmatch.fnmatchcase(invalid, f"torch.compile compiled {told}"), invalid
 
 
 def test_a_release_of_pytorch_that_names_nothing_is_told_as_well(compiled):

@@ -9,6 +9,7 @@ import pytest
 from fake_nvml import state
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up_results import measured
 
 from pytest_gpukern.gpu.nvml import CLOCK_EVENTS, DeviceState, GpuProcess
 from pytest_gpukern.measure import observers as observers_module
@@ -22,7 +23,6 @@ from pytest_gpukern.measure.device_clocks import (
 from pytest_gpukern.measure.observers import Instruments
 from pytest_gpukern.timers.timer import Batch
 from pytest_gpukern.values.note import About, Note
-from pytest_gpukern.values.result import Measurement, Summary
 
 BEFORE = state(0)
 STRANGER = GpuProcess(4711, "train.py", 9000)
@@ -223,8 +223,7 @@ def batches(watch, instruments, *ages_s):
 
 
 def finished(watch):
-    summary = Summary(1000.0, 1000.0, 1000.0, 1, ())
-    return watch.finish(Measurement("kernel", "cupti", "cold", 1, summary, samples_ns=(1000.0,)))
+    return watch.finish(measured())
 
 
 # how often

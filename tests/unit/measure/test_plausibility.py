@@ -12,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up_results import measured
 
 from pytest_gpukern.gpu.theory import Floor
 from pytest_gpukern.measure import measure
@@ -20,7 +21,6 @@ from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.measure.plausibility import ClockGuard, PlausibilityObservation, device_time_fault
 from pytest_gpukern.timers.timer import Batch
 from pytest_gpukern.values.note import Note
-from pytest_gpukern.values.result import Measurement, Summary
 
 # clocks
 
@@ -140,8 +140,7 @@ def plausible(timer="host", *, floor=None, resolution_ns=1.0):
 
 
 def finished(watch, median_ns=1000.0):
-    summary = Summary(median_ns, median_ns, median_ns, 1, ())
-    return watch.finish(Measurement("kernel", "cupti", "cold", 1, summary, samples_ns=(median_ns,)))
+    return watch.finish(measured(median_ns))
 
 
 def test_a_time_below_what_the_hardware_can_do_is_invalid():

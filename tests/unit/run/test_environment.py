@@ -176,17 +176,9 @@ def test_a_child_is_told_which_processes_are_ours_once_this_one_has_looked_at_th
     assert found.gpu.for_children == {"GPUKERN_FAMILY": "7,30"}
 
 
-@pytest.mark.parametrize(
-    ("gpu", "times", "on_gpu", "observed"),
-    [
-        (True, True, True, True),
-        (True, True, False, False),
-        (True, False, True, False),
-        (False, True, True, False),
-    ],
-    ids=["timed", "on the host", "only checked", "no GPU"],
-)
-def test_loading_of_code_is_observed_where_it_may_be_timed(monkeypatch, gpu, times, on_gpu, observed):
+@pytest.mark.parametrize("without", ["", "gpu", "times", "on_gpu"])
+def test_loading_of_code_is_observed_where_it_may_be_timed(monkeypatch, without):
+    gpu, times, on_gpu = (name != without for name in ("gpu", "times", "on_gpu"))
     happened = []
 
     @contextmanager
@@ -200,9 +192,9 @@ def test_loading_of_code_is_observed_where_it_may_be_timed(monkeypatch, gpu, tim
     tested = environment(monkeypatch, gpu=gpu, benchmark=times)
     for begins in (True, False):
         with tested.gpu.loading_observed(begins=begins, on_gpu=on_gpu):
-            assert len(happened) == (len({True, begins}) if observed else 0)
+            assert len(happened) == (0 if without else len({True, begins}))
     with tested.gpu.launches_observed() if on_gpu else nullcontext():
-        assert happened == ([True, False, "launches"] if observed else [])
+        assert happened == ([] if without else [True, False, "launches"])
 
 
 def test_poisons_are_drawn_by_the_runs_seed_or_anew_and_backends_fill_outputs_with_them(monkeypatch, opened):
