@@ -14,6 +14,7 @@ from pytest_gpukern.values.result import DeviceWork, Measurement, Summary
 from pytest_gpukern.values.timer_table import TIMERS, auto_timers, timer_row
 
 NO_CUPTI = TimerUnavailable("cupti-python is not installed")
+CANNOT = f"the timer 'cupti' cannot time this call: {NO_CUPTI}; use --gpukern-timer=auto"
 
 
 def measurement(timer, median_ns=1.0, **changes):
@@ -95,12 +96,7 @@ def test_events_do_not_try_to_queue_what_cupti_could_not(opened, queues):
     ("wanted", "timer", "notes", "invalid"),
     [
         ("auto", "event", ["timed by events, not by CUPTI: cupti-python is not installed", "odd"], None),
-        (
-            "cupti",
-            "host",
-            ["odd"],
-            f"the timer 'cupti' cannot time this call: {NO_CUPTI}; use --gpukern-timer=auto",
-        ),
+        ("cupti", "host", ["odd"], CANNOT),
     ],
 )
 def test_without_cupti_events_time_a_kernel_but_where_it_was_asked_for_the_hosts_time_is_invalid(
