@@ -85,7 +85,9 @@ def check_vectorize_returns_what_a_gpu_would_where_numba_cuda_broadcasts_wrongly
         np.testing.assert_array_equal(np.asarray(got.copy_to_host() if left is not table else got), on_a_gpu)
 
 
-def check_vectorize_gives_the_body_scalars_of_the_signatures_types():
+def check_vectorize_takes_and_returns_scalars_of_the_signatures_types():
+    from numba import int8, int32, uint8
+
     seen = []
 
     @cuda.vectorize(["float64(float32, int16)"])
@@ -95,11 +97,6 @@ def check_vectorize_gives_the_body_scalars_of_the_signatures_types():
 
     assert body(np.ones(1, "f4"), 3).dtype == "f8"
     assert seen == [(np.float32, np.int16)]
-
-
-def check_vectorize_results_are_cast_to_the_signatures_type():
-    from numba import int8, int32, uint8
-
     truncate = cuda.vectorize(["int32(float64)"])(named(lambda a: a))
     np.testing.assert_array_equal(truncate(np.array([2.9, -2.9])), [2, -2])
     wrap = cuda.vectorize([uint8(int32)])(named(lambda a: a - 1))
@@ -293,7 +290,7 @@ def check_math_returns_what_a_gpu_does_where_python_raises():
 # --- guvectorize ----------------------------------------------------------------------------------
 
 
-def product():
+def check_guvectorize_multiplies_matrices_over_loop_dimensions_into_outputs_that_may_be_given():
     from numba import guvectorize
 
     @guvectorize(
@@ -309,11 +306,6 @@ def product():
                     total += a[i, k] * b[k, j]
                 c[i, j] = total
 
-    return matmul
-
-
-def check_guvectorize_multiplies_matrices_over_loop_dimensions():
-    matmul = product()
     assert matmul.max_blocksize == 2**30
     rng = np.random.default_rng(1)
     for dtype in ("f4", "f8"):
@@ -322,11 +314,7 @@ def check_guvectorize_multiplies_matrices_over_loop_dimensions():
             got = matmul(left, right)
             assert got.dtype == dtype
             np.testing.assert_allclose(got, left @ right, rtol=1e-5)
-
-
-def check_guvectorize_outputs_may_be_given_and_stay_where_the_inputs_are():
-    matmul = product()
-    a = np.random.default_rng(2).random((5, 2, 2))
+    a = rng.random((5, 2, 2))
     by_position, by_name = np.zeros((5, 2, 2)), np.zeros((5, 2, 2))
     matmul(a, a, by_position)
     matmul(a, a, out=by_name)
