@@ -149,25 +149,6 @@ class Change:
         confirmed = limit + (student_t(CONFIRMING, self.dof) + power) * second
         return max(suspected, confirmed)
 
-    def is_confirmable(self, limit: float) -> bool:
-        """Returns whether fresh sessions on the same device would confirm a suspicion with 2.5 % at least.
-
-        They share the device's difference from the recorded ones, so they deviate from this change by the
-        spread between sessions alone. They may agree perfectly and be less noisy than this one. That narrows
-        the bound, or widens it by fewer degrees of freedom, so we take the nearer of both bounds.
-        What `detectable` promises still holds: such a slowdown is further from here than the bound's error.
-        """
-        fresh, spread = FRESH_SESSIONS, self.spread
-        dof = spread.dof + fresh - 1
-        agreeing = dataclasses.replace(spread, variance=spread.variance * spread.dof / dof, dof=dof)
-        alike = dataclasses.replace(self, fresh=fresh)
-        agreed = dataclasses.replace(alike, spread=agreeing, noisier=0.0)
-        needed = limit + min(
-            max(change.reach(CONFIRMING) for change in new._between_any) for new in (alike, agreed)
-        )
-        deviation = math.sqrt((spread.variance + self.noisier) * (1 / self.fresh + 1 / fresh))
-        return self.delta + student_t(CONFIRMING, max(spread.dof, 1.0)) * deviation >= needed
-
     def settling(self, limit: float) -> tuple[int, int] | None:
         """Returns how many recorded and fresh sessions would tell on which side of the threshold it lies.
 

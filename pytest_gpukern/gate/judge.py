@@ -270,23 +270,6 @@ def judge(fresh: Fresh, basis: Basis | Paired) -> Verdict:
     return structs.replace(verdict, threshold=basis.threshold)
 
 
-def unless_hopeless(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> Verdict:
-    """Returns a suspicion of `judge`, or UNDECIDED if two fresh sessions would hardly confirm it.
-
-    On a device that is not on record, the bound of `confirm` lies far above the threshold. Fresh sessions
-    have the same difference between devices, so they would reach it in less than 2.5 % of such cases.
-    """
-    limit, changes = math.log1p(basis.threshold), [since.change for since in basis.changes(fresh)]
-    if any(change.is_confirmable(limit) for change in changes):
-        return suspicion
-    reason = (
-        f"suspected {_first(suspicion)}, not measured again, since fresh sessions would hardly confirm it: "
-        f"{numbers(changes[0])}: {undecided_words(changes[0], limit, changes[0].detectable(limit))}"
-    )
-    reason = "; ".join([reason, *basis.remarks(changes[0])])
-    return _without_confirmation(suspicion, VerdictKind.UNDECIDED, reason)
-
-
 def confirm(suspicion: Verdict, fresh: Fresh, basis: Basis | Paired, *, last: bool = True) -> Verdict:
     """Decides about a suspicion by fresh sessions alone: the measurement that raised it was selected.
 

@@ -167,8 +167,8 @@ def measured_beside(
 ) -> dict[str, Ending | str]:
     """Measures tests beside the commits of their records, A-B-B-A: what `Environment.beside` does.
 
-    Those of one commit share their sessions. Where times are such that the same work decides, one session of
-    that commit first shows what it does.
+    Those of one commit share their sessions. One session of that commit first shows what it does: where that
+    is the same work, no other follows.
     """
     found: dict[str, Ending | str] = {}
     by_commit: dict[Revisions, list[Open]] = {}
@@ -221,17 +221,14 @@ def _beside(
         turns = _turns(config, revisions, known[revisions], waiting, children)
         turns.thresholds = {test.result.nodeid: test.threshold for test in tests}
         turns.finds_removed = False
-        asked = [test for test in tests if test.same_decides]
-        if asked:
-            base = turns.ask_base([test.result.nodeid for test in asked])
-            for test in asked:
-                name = test.result.nodeid
-                both = [base.ending(name) or Ending("skipped")], [Ending("passed", "", test.result)]
-                same, _ = judging.same_times(both, test.threshold)
-                if same.issuperset(test.same_decides):
-                    del turns.thresholds[name]
-                    rule = judging.Rule(test.threshold, {}, same=same, asked=True)
-                    yield name, judging.conclude(both, rule)
+        base = turns.ask_base([*turns.thresholds])
+        for test in tests:
+            name = test.result.nodeid
+            both = [base.ending(name) or Ending("skipped")], [Ending("passed", "", test.result)]
+            same, _ = judging.same_times(both, test.threshold)
+            if same.issuperset(test.keys):
+                del turns.thresholds[name]
+                yield name, judging.conclude(both, judging.Rule(test.threshold, {}, same=same, asked=True))
         if turns.thresholds:
             is_stored = stash.settings_of(config).run_file is not None
             yield from turns.conclusions(judging.FEWEST_PAIRS, asks=False, is_stored=is_stored).items()

@@ -41,7 +41,6 @@ class Open:
         keys: the times.
         recorded: the commit of the record.
         threshold: smallest change that counts.
-        same_decides: the times, where it is enough that both commits do the same; else nothing.
         as_recorded: the times whose conditions are those of the record.
         same_work: whether the device did the same for these times, as far as timers see.
     """
@@ -50,7 +49,6 @@ class Open:
     keys: tuple[str, ...]
     recorded: Provenance
     threshold: float
-    same_decides: tuple[str, ...]
     as_recorded: frozenset[str]
     same_work: bool
 

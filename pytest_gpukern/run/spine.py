@@ -31,7 +31,6 @@ from pytest_gpukern.gate.judge import (
     confirm,
     judge,
     undecidable,
-    unless_hopeless,
     unless_same_code,
 )
 from pytest_gpukern.gate.spread import spread_key
@@ -369,8 +368,6 @@ def judged_by_record(
         folder = settings.baseline_dir
         if verdict.kind is VerdictKind.NEW and folder is not None and not folder.is_dir():
             verdict = structs.replace(verdict, reason=f"{verdict.reason}: there is no folder {folder}")
-        if verdict.suspected:
-            verdict = unless_hopeless(verdict, by_key[key], basis)
         verdict = _by_code(verdict, sessions, key, basis)
         if further.reason is not None:
             verdict = Verdict(VerdictKind.INVALID, f"its extra sessions failed: {further.reason}")
@@ -393,24 +390,21 @@ def left_open(settled: Settled, environment: Environment) -> Open | None:
     others = {key: newest(record.past(key)) for key in by_others}
     as_recorded = {key for key, of in others.items() if conditions_of(result, key) == conditions_of(of, key)}
     work = {key: same_work(result, of, key) for key, of in others.items()}
-    other_work = {key for key in as_recorded if work[key] is SameWork.NO}
-    other_files = {key for key in as_recorded if others[key].files not in (None, result.files)}
     by_device = {time.key for time in result.measurements if timer_row(time.timer).device_timed}
-    undecided = {
-        key for key in (other_work | other_files) & by_device if verdicts[key].kind is VerdictKind.UNDECIDED
-    }
-    left = [key for key in others if verdicts[key].suspected or verdicts[key].unconfirmed or key in undecided]
-    asked_in_vain = other_work | (other_files - by_device)  # the host's clock is too coarse to agree
+    other_files = {key for key, of in others.items() if of.files not in (None, result.files)}
+    other_work = {key for key in others if work[key] is SameWork.NO}
+    changed = (other_work | other_files) & as_recorded & by_device
+    undecided = {key for key in changed if verdicts[key].kind is VerdictKind.UNDECIDED}
+    left = tuple(key for key in others if verdicts[key].suspected or key in undecided)
     if not left:
         return None
     return Open(
         result,
-        tuple(left),
+        left,
         others[left[0]].provenance,
         settled.threshold,
-        () if asked_in_vain.intersection(left) else tuple(left),
         frozenset(as_recorded),
-        same_work=all(work[key] is not SameWork.NO for key in left),
+        same_work=not other_work.intersection(left),
     )
 
 

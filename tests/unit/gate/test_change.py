@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pytest
@@ -45,36 +44,6 @@ def known(delta, sigma, fresh=1, recorded=1, **changes):
 def test_so_many_sessions_would_settle_it(change, words):
     enough = f"{words} would settle it"
     assert settling_words(change, LIMIT) == (words if change.settling(LIMIT) is None else enough)
-
-
-@pytest.mark.parametrize("suite", [0.0, 0.02**2, 0.05**2])
-@pytest.mark.parametrize("noisier", [0.0, 0.01**2])
-def test_a_suspicion_is_measured_again_if_two_sessions_would_confirm_it_with_25_per_mille(suite, noisier):
-    """They deviate from the one that raised it by σ·√(1/1 + 1/2), and may be as noisy as it or calmer."""
-    cards = {"devices": CaseSpread(min(suite, 0.01**2), math.inf), "all_devices": CaseSpread(suite, math.inf)}
-    change = known(0, 0.004, recorded=3, noisier=noisier, **cards)
-    bound = LIMIT + 1.960 * math.sqrt(0.004**2 * (1 / 2 + 1 / 3) + suite)
-    bound -= 1.960 * math.sqrt((0.004**2 + noisier) * (1 + 1 / 2))
-    for beyond in (-2e-5, 2e-5):
-        assert dataclasses.replace(change, delta=bound + beyond).is_confirmable(LIMIT) is (beyond > 0)
-
-
-def test_two_fresh_sessions_that_agree_narrow_the_bound_by_one_degree_of_freedom():
-    """t.975 is 2.776 on 4 degrees of freedom and 2.571 on 5, with 4/5 of the variance."""
-    bound = LIMIT + 0.004 * (2.571 * math.sqrt(4 / 5 * (1 / 2 + 1 / 3)) - 2.776 * math.sqrt(1 + 1 / 2))
-    for beyond in (-2e-5, 2e-5):
-        change = Change(bound + beyond, CaseSpread(0.004**2, 4), fresh=1, recorded=3)
-        assert change.is_confirmable(LIMIT) is (beyond > 0)
-
-
-def test_a_noisy_session_is_measured_again_though_quiet_ones_would_have_fewer_degrees_of_freedom():
-    """Two cards alone tell what cards differ by: 1 degree of freedom makes the bound of quiet ones wide."""
-    cards = CaseSpread(1.5 * 0.005**2, 1)
-    change = Change(0.035, CaseSpread(0.003**2, 24), 1, 6, noisier=0.01**2, devices=cards, all_devices=cards)
-    noisy = dataclasses.replace(change, fresh=2)
-    assert noisy.reach(0.975) < dataclasses.replace(noisy, noisier=0.0).reach(0.975)
-    assert change.is_confirmable(LIMIT)
-    assert not dataclasses.replace(change, delta=0.01).is_confirmable(LIMIT)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from gate_simulation import verdict_of_pairs
 from made_up_times import HERE, measured, recorded
 
 from pytest_gpukern.gate.change import MOST_FRESH_PAIRS
-from pytest_gpukern.gate.judge import Basis, confirm, judge, shared_spread_of_pairs, unless_hopeless
+from pytest_gpukern.gate.judge import Basis, confirm, judge, shared_spread_of_pairs
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.values.verdict_table import VerdictKind
 
@@ -52,7 +52,6 @@ def judged(key, place, count, slower=1.0, opening=0):
         fresh = [measured(slower * ns, key=key) for ns in times[unknown]]
         basis = Basis(sessions, HERE, 0.02, unknown, shared)
         verdict = judge(fresh[:1], basis)
-        verdict = unless_hopeless(verdict, fresh[:1], basis) if verdict.suspected else verdict
         yield confirm(verdict, (fresh * 2)[:2], basis) if verdict.suspected else verdict
 
 
