@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -96,31 +95,15 @@ _AT = " at "
 
 
 def _renamed(before: Result, now: Result) -> dict[str, str]:
-    """Returns the new name of each output: of what is compared with the same, else of the same name or form.
+    """Returns the new name of each output and input that has one, by their order: it may have had no name.
 
-    Also that of one input which has another name now, as a parameter of a function.
-
-    A test may name outputs that had no name, or compare them in another order. The determinism of what a call
-    left is known, that of another array is not: so one is not taken for the other.
+    Where more are gone than new, or fewer, nobody knows which is which, and what is gone is weaker.
     """
-
-    def likeness(pair: tuple[str, str]) -> tuple[bool, ...]:
-        one, other = before.errors.get(pair[0]), now.errors.get(pair[1])
-        same_name = pair[0] == pair[1]
-        if one is None or other is None:
-            return (False, False, same_name, False)
-        form = (one.size, one.dtype) == (other.size, other.dtype)
-        then, held = one.reference, other.reference
-        same = form and then is not None and held is not None and not _differ(then, held)
-        return (same, (one.determinism is None) == (other.determinism is None), same_name, form)
-
-    inputs, own_inputs = _inputs(before), _inputs(now)
-    gone, new = ([*of.keys() - other.keys()] for of, other in ((inputs, own_inputs), (own_inputs, inputs)))
-    alike = len(gone) == len(new) == 1 and inputs[gone[0]].dtype == own_inputs[new[0]].dtype
-    names = {gone[0]: new[0]} if alike else {}
-    for was, own in sorted(itertools.product(_outputs(before), _outputs(now)), key=likeness, reverse=True):
-        if was not in names and own not in names.values():
-            names[was] = own
+    names = dict[str, str]()
+    for held in (_outputs, _inputs):
+        was, own = held(before), held(now)
+        gone, new = ([name for name in of if name not in other] for of, other in ((was, own), (own, was)))
+        names |= zip(gone, new, strict=True) if len(gone) == len(new) else ()
     return names
 
 

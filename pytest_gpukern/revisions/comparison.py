@@ -6,15 +6,13 @@ each test fails, passes or skips as it did there, and by the verdict on its pair
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import pytest
 from msgspec import structs
@@ -25,7 +23,7 @@ from pytest_gpukern.processes.messages import ChildRequest
 from pytest_gpukern.processes.process import Process
 from pytest_gpukern.processes.sessions import ChildSessions, Ending, Waiting
 from pytest_gpukern.report.run import AGAINST
-from pytest_gpukern.report.units import SHOWN, counted, named
+from pytest_gpukern.report.units import SHOWN, named
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import AgainstError, Revisions, recorded_on, resolve, set_up, worktree
 from pytest_gpukern.revisions.trees import BOTH, Trees, Turns
@@ -52,7 +50,6 @@ class Against:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._collected: set[str] = set()
         revision = stash.settings_of(config).against
         assert revision is not None
         self._held = ExitStack()
@@ -72,29 +69,11 @@ class Against:
         with suppress(AgainstError):  # said when the tests are to run
             self._waiting.prepare(BOTH)
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
-        """Notes all tests but those that a conftest drops: what only the base has was removed.
-
-        Options drop tests as well, and so do runs that vouch for them. We ask pytest which, by the options as
-        they were before a conftest could change them.
-        """
-        found, given = list(items), self._config.known_args_namespace
-        done = yield
-        chosen, config = found.copy(), cast(Any, copy.copy(self._config))
-        config.option, config.hook = given, SimpleNamespace(pytest_deselected=lambda items: None)  # noqa: ARG005
-        for of_pytest in map(self._config.pluginmanager.get_plugin, ("mark", "main")):
-            cast(Any, of_pytest).pytest_collection_modifyitems(chosen, config)
-        unchanged = getattr(self._config.stash.get(stash.UNCHANGED, None), "tests", ())
-        dropped = set() if getattr(given, "lf", False) else {*chosen} - {*items}
-        left = (item.nodeid for item in {*found, *items} - dropped if checks_in(item))
-        self._collected = {*left, *unchanged}
-        return done
-
     def run(self, items: Sequence[pytest.Item]) -> Ahead:
         """Measures both sides; a test then ends by the verdict on its paired times."""
+        here = {item.nodeid for item in items if checks_in(item)}
         with stash.refusing(AgainstError, option=self._option), phase("paired sessions"), self._held:
-            return self._compare({item.nodeid: item for item in items if measures_in(item)})
+            return self._compare({item.nodeid: item for item in items if measures_in(item)}, here)
 
     @functools.cached_property
     def _worktree(self) -> Path:
@@ -104,11 +83,11 @@ class Against:
     def _waiting(self) -> Waiting:
         return _waiting(self._config, self._revisions, self._worktree, self._say, self._held)
 
-    def _compare(self, items: Mapping[str, pytest.Item]) -> Ahead:
+    def _compare(self, items: Mapping[str, pytest.Item], here: Set[str]) -> Ahead:
         settings = stash.settings_of(self._config)
+        unchanged = getattr(self._config.stash.get(stash.UNCHANGED, None), "tests", ())
         if not items:
-            unchanged = self._config.stash.get(stash.UNCHANGED, None)
-            if unchanged is not None and unchanged.tests:
+            if unchanged:
                 return Ahead(weaker=self._weaker())
             raise AgainstError("no selected test measures anything")
         environment = stash.environment_of(self._config)
@@ -118,6 +97,7 @@ class Against:
             self._say(f"setting up the base: {settings.against_setup}")
             set_up(self._worktree, settings.against_setup)
         turns = _turns(self._config, self._revisions, self._worktree, self._waiting, environment.children)
+        turns.finds_removed = not self._config.getoption("lf", False)
         turns.hosts = "host" in settings.fail_on
         turns.thresholds = {
             nodeid: marker_of(item).threshold or settings.threshold for nodeid, item in items.items()
@@ -131,7 +111,7 @@ class Against:
         )
         cases, pairs = turns.cases(items), settings.sessions if len(turns.asked) < len(items) else 0
         base, about = turns.base[0], f"against {self._revisions}"
-        gone = [nodeid for nodeid in base.others if nodeid not in self._collected]
+        gone = [nodeid for nodeid in base.others if nodeid not in here and nodeid not in unchanged]
         removed = [f"{len(gone)} removed since the base: {named(gone, SHOWN)}"] if gone else []
         again = turns.base_again.ending if turns.base_again is not None else lambda _: None
         passed = {name: [*filter(_passed, (*of_base, again(name)))] for name, (of_base, _) in cases.items()}
@@ -144,7 +124,7 @@ class Against:
             },
             turns.head[0].listed,
             f"{AGAINST}{self._revisions.short}",
-            heading(self._revisions, 2 * pairs, turns.code()),
+            heading(self._revisions, 2 * pairs),
             closing(cases, asked=len(turns.asked), uncollected=any(map(base.why_uncollected, cases))),
             passed_before={*base.others, *filter(passed.get, passed)} - as_before,
             weaker=[*removed, *self._weaker()],
@@ -310,14 +290,13 @@ _MOST_AHEAD = 2
 """Sessions that wait for their turn at a time: their imports take longer than a turn with few cases."""
 
 
-def heading(revisions: Revisions, sessions: int, code: Sequence[str]) -> list[str]:
-    """Returns the lines above the tables; `code` tells the modules of each side, and whether they differ."""
+def heading(revisions: Revisions, sessions: int) -> list[str]:
+    """Returns the lines above the tables."""
     asks = [] if revisions.identical else ["a short pair of sessions that asks what both do"]
     counted_sessions = ", then ".join([*asks, *([f"{sessions} sessions A-B-B-A"] if sessions else [])])
     lines = [f"working tree against {revisions}, {counted_sessions}"]
     if revisions.identical:
         lines.append("  the working tree is that commit, unchanged: any difference is noise (A/A)")
-    lines += [f"  {line}" for line in code]
     return [*lines, "  times below are the working tree's; stored baselines are not used", ""]
 
 
@@ -326,18 +305,10 @@ def closing(cases: Mapping[str, judging.Both], *, asked: int, uncollected: bool)
 
     So many tests were only `asked`. With `uncollected`, the base could not collect some of them.
     """
-    codes = {nodeid: judging.same_code(case) for nodeid, case in cases.items()}
-    known = {nodeid: same for nodeid, same in codes.items() if same is not None}
-    changed = [nodeid for nodeid, same in known.items() if not same]
     new = [nodeid for nodeid, (base, _) in cases.items() if not any(base)]
     failures = {nodeid: judging.failure_on_base(base) for nodeid, (base, _) in cases.items()}
     failed = grouped((first_line(text), nodeid) for nodeid, text in failures.items() if text is not None)
     lines = []
-    if known:
-        some = f" ({named(changed, SHOWN)})" if changed else ""
-        unknown = f", unknown in {len(cases) - len(known)}" if len(known) < len(cases) else ""
-        same = f"machine code: same in {counted(len(known) - len(changed), 'case')}"
-        lines.append(f"{same}, changed in {len(changed)}{some}{unknown}")
     if asked:
         lines.append(f"{asked} measured in the short pair of sessions alone: {judging.SAME_WORK}")
     for why, nodeids in failed.items():

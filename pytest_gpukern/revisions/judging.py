@@ -18,7 +18,7 @@ from pytest_gpukern.gate import judge
 from pytest_gpukern.gate.change import Pair, log_ratios
 from pytest_gpukern.gate.spread import SharedSpread, spread_key
 from pytest_gpukern.processes.sessions import Ending
-from pytest_gpukern.values.result import Correctness, Measurement, Result, SessionRole, Verdict, machine_code
+from pytest_gpukern.values.result import Correctness, Measurement, Result, SessionRole, Verdict
 from pytest_gpukern.values.timer_table import timer_row
 from pytest_gpukern.values.untrusted_json import first_line
 from pytest_gpukern.values.verdict_table import VerdictKind
@@ -59,12 +59,6 @@ def without_times(ending: Ending) -> Ending:
     """Returns what a session that only asked knows of a test."""
     result = ending.result
     return ending._replace(result=None if result is None else structs.replace(result, measurements=()))
-
-
-def same_code(case: Both) -> bool | None:
-    """Says whether its kernels' machine code is the same on both sides; None where that is not known."""
-    base, head = (machine_code(results[-1].kernels) if (results := _results(side)) else None for side in case)
-    return None if base is None or head is None else base == head
 
 
 def values_differ(case: Both) -> bool:

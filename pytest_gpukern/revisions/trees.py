@@ -6,7 +6,6 @@ So every session says where its modules came from: its own tree, the other one, 
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import sys
 import tomllib
@@ -21,7 +20,6 @@ from typing import Any
 from pytest_gpukern.gate.change import FRESH_PAIRS, MOST_FRESH_PAIRS
 from pytest_gpukern.processes.messages import ChildRequest, LoadedModule
 from pytest_gpukern.processes.sessions import ChildRun, ChildSessions, Waiting
-from pytest_gpukern.report import units
 from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import AgainstError, Revisions
@@ -215,7 +213,8 @@ class Turns:
             hint = build if on_base else ""
             raise AgainstError(f"a session of {side.label} failed: {run.problem}{hint}")
         wrong = misplaced(run.modules, side, other) or _changed(runs, run)
-        if any(map(run.result_of, run.endings)) and not own_files([run], side):
+        loads_own = any(side.holds(Path(module.file)) for module in run.modules)
+        if any(map(run.result_of, run.endings)) and not loads_own:
             wrong = wrong or f"{side.label} loaded no module from {side.top}: other code was run"
         if wrong is not None:
             raise AgainstError(wrong)
@@ -229,16 +228,6 @@ class Turns:
             base, head = ([run.ending(nodeid) for run in runs[those]] for runs in (self.base, self.head))
             cases[nodeid] = base, head
         return cases
-
-    def code(self) -> list[str]:
-        """Says how many modules of its own each side loaded, and one hash over them."""
-        both = ((self.sides.base, self.base), (self.sides.head, self.head))
-        own = [(side.label, own_files(runs, side)) for side, runs in both]
-        lines = [
-            f"{label} loaded {units.counted(len(files), 'module')} of its own, hash {combined_hash(files)}"
-            for label, files in own
-        ]
-        return [*lines, *(["the modules of both are the same"] if own[0][1] == own[1][1] else [])]
 
 
 def _checked(runs: Iterable[ChildRun]) -> frozenset[str]:
@@ -333,20 +322,6 @@ def misplaced(modules: Iterable[LoadedModule], side: Tree, other: Tree) -> str |
     return "\n".join(
         [f"{side.label} did not run its own code:", *lines, _remedy(list(complaints), side, other)]
     )
-
-
-def own_files(runs: Iterable[ChildRun], side: Tree) -> dict[str, str]:
-    """Returns the path in its tree of each file of a side's own that sessions loaded, with its hash."""
-    return {
-        str(Path(module.file).relative_to(side.top)): module.sha256
-        for run in runs
-        for module in run.modules
-        if side.holds(Path(module.file))
-    }
-
-
-def combined_hash(own: Mapping[str, str]) -> str:
-    return hashlib.sha256("".join(f"{path}\0{own[path]}\0" for path in sorted(own)).encode()).hexdigest()[:8]
 
 
 def _tree_of(file: Path, *trees: Tree) -> Tree | None:

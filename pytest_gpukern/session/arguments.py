@@ -1,4 +1,4 @@
-"""Picks the arguments of a run that a child session gets: all but what reports, selects or records.
+"""Picks the arguments of a run that a child session gets: all but what reports, records or ends it.
 
 pytest's registered options, of any plugin or conftest, say which values belong to an option. We do not guess
 from how an argument looks.
@@ -45,9 +45,9 @@ _DROPPED = frozenset(
         *("-n", "--numprocesses", "--maxprocesses", "--max-worker-restart", "--dist", "--tx", "--px", "-d"),
         *("--loadscope-reorder", "--no-loadscope-reorder", "--rsyncdir", "--rsyncignore", "--testrunuid"),
         *("--maxschedchunk", "--looponfail", "--boxed"),
-        # selecting and stopping: the node ids decide, and each test runs
-        *("-k", "-m", "--deselect", "--ignore", "--ignore-glob", "--last-failed", "--failed-first"),
-        *("--new-first", "--last-failed-no-failures", "--exitfirst", "--maxfail"),
+        # selecting by an earlier run and stopping: the node ids decide, and each test runs
+        *("--last-failed", "--failed-first", "--new-first", "--last-failed-no-failures"),
+        *("--exitfirst", "--maxfail"),
         # listing tests instead of running them, or waiting for a person
         *("--collect-only", "--pdb", "--pdbcls", "--trace", "--setup-only", "--setup-plan", "--setup-show"),
         *("--fixtures", "--fixtures-per-test", "--markers", "--help", "--version"),
@@ -59,8 +59,6 @@ _SPLITTING = ("--splits", "--group", "--splitting-algorithm", "--store-durations
 _OF_A_TEST = (
     *("--verbose", "--quiet", "--verbosity", "--tb", "--full-trace", "--showlocals", "--no-showlocals"),
     *(*_RERUNNING, "--benchmark-cprofile"),
-    *("-k", "-m"),  # which conftests may ask for
-    *("--deselect", "--ignore"),  # a worker's process collects beside it, and is not told what
 )
 """What begins the names of options that shape a test's report, repeat or profile it. The measuring process
 gets them."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpukern.processes.messages import LoadedModule
-from pytest_gpukern.processes.sessions import ChildRun
-from pytest_gpukern.revisions.trees import Tree, combined_hash, misplaced, own_files
+from pytest_gpukern.revisions.trees import Tree, misplaced
 
 
 def files(top, *names):
@@ -91,17 +90,3 @@ def test_a_module_is_a_sides_own_or_nobodys_or_the_complaint_says_where_it_lies(
     assert text is None if said is None else loaded_from + said.format(tmp_path) in text
 
 
-def test_equal_files_of_two_trees_have_one_hash_and_a_changed_one_another(trees):
-    base, head = trees
-
-    def of(side, sha256):
-        modules = (
-            loaded("pkg", side.top / "src/pkg/__init__.py"),
-            loaded("pkg.kernel", side.top / "src/pkg/kernel.py", sha256),
-            loaded("elsewhere", "/somewhere/else.py"),
-        )
-        return own_files([ChildRun(modules=modules)], side)
-
-    assert combined_hash(of(base, "1")) == combined_hash(of(head, "1"))
-    assert len(of(base, "1")) == 2
-    assert combined_hash(of(base, "1")) != combined_hash(of(head, "2"))

@@ -75,13 +75,12 @@ def kept(started):
         "--benchmark-compare=0001 --benchmark-compare-fail=mean:5% --benchmark-histogram=h",
         "--lf --ff --nf --sw --stepwise-skip --last-failed-no-failures none --cache-clear",
         "-x --exitfirst --maxfail=3 --reruns 2 --retries 2 --force-flaky",
-        "-k 'exp and not slow' -m gpu --deselect a.py::b --ignore=c --ignore-glob '*d'",
         "--pdb --trace --collect-only --co --setup-show --basetemp=/somewhere",
         "--gpukern-baseline=create --gpukern-baseline-dir x --gpukern-write-in-ci --gpukern-report=run.json",
         "--gpukern-fail-on=no-gpu --gpukern-sessions=3 --gpukern-device 1 --gpukern-isolate=on",
     ],
 )
-def test_options_that_report_select_distribute_or_record_stay_with_the_parent(kept, line):
+def test_options_that_report_distribute_or_record_stay_with_the_parent(kept, line):
     assert kept(line) == ([], [])
 
 
@@ -91,10 +90,11 @@ def test_options_that_report_select_distribute_or_record_stay_with_the_parent(ke
         ("-pmy.plugin -pno:randomly -cother.ini --rootdir=/r -oa=b --confcutdir=/c", False),
         ("--import-mode=importlib -Werror --strict-markers --benchmark-disable --benchmark-enable", False),
         ("--gpu-benchmark --gpukern-timer=event --gpukern-axis=n=1 --gpukern-axis=m=2,3", False),
+        ("'-kexp and not slow' -mgpu --deselect=a.py::b --ignore=c '--ignore-glob=*d'", False),
         ("'--database=a b' -Dx --pair 1 2 --many a b c --fancy", False),
         ("--database=-x -D-x --covenant=yes --group=mine", False),
         # The measuring process writes no file, but what it measures depends on whether one is written.
-        ("-v --tb=short --showlocals --reruns=2 --retries=2 -kexp --deselect=a", True),
+        ("-v --tb=short --showlocals --reruns=2 --retries=2", True),
         ("--gpukern-fail-on=host --gpukern-baseline=update --gpukern-reason=x", True),
     ],
 )
@@ -109,7 +109,7 @@ def test_the_reporting_process_selects_and_stops_for_the_measuring_process(kept)
 
 def test_a_value_is_told_from_a_path_by_the_option_before_it_and_flags_from_each_other(kept):
     found, positional = kept("tests -k exp --database tests/db -xvs test_a.py::test_b[x-1] --fancy more")
-    assert found == ["--database=tests/db", "-s", "--fancy"]
+    assert found == ["-kexp", "--database=tests/db", "-s", "--fancy"]
     assert positional == ["tests", "test_a.py::test_b[x-1]", "more"]
     with pytest.raises(ValueError, match="expected one argument"):
         kept("--database")
