@@ -46,23 +46,22 @@ def weaker(now: Result, past: Sequence[Result], threshold: float) -> Iterator[Fi
     past = [of for of in past if of.simulated == now.simulated]
     if now.correctness is Correctness.INCORRECT or not past:
         return
-    texts, degrees = dict[str, str](), _degrees(now, threshold)
+    texts, degrees = dict[tuple[str, str], str](), _degrees(now, threshold)
     named = [(before, _renamed(before, now)) for before in past]
-    then: dict[tuple[str, str], list[_Degree]] = {}
+    then: dict[tuple[str, str, str], list[_Degree]] = {}
     for before, names in named:
-        for what, was in _degrees(before, threshold).items():
-            name, _, of = what.rpartition(": ")
+        for (name, of), was in _degrees(before, threshold).items():
             own_name = names.get(name, name)
             if of == _COMPARED and _is_none_of_the_calls(now, own_name, before.errors[name]):
-                degrees[f"{own_name}: {of}"] = _Degree(0, "0 of what the call left")
-            then.setdefault((what, f"{own_name}: {of}" if name else what), []).append(was)
-    for (what, own_what), degrees_then in then.items():
-        name, _, of = what.rpartition(": ")
-        was = max(degrees_then, key=lambda degree: degree.value)
-        gone = _Degree(0, "0") if of in (_COMPARED, _WRITTEN) else was
-        own, least = degrees.get(own_what, gone), _least(of, [degree.value for degree in degrees_then])
+                degrees[own_name, of] = _Degree(0, "0 of what the call left")
+            then.setdefault((name, own_name, of), []).append(was)
+    for (name, own_name, of), degrees_then in then.items():
+        was = max(degrees_then)
+        own = degrees.get((own_name, of), _Degree(0, "0") if of in (_COMPARED, _WRITTEN) else was)
+        least = _least(of, [degree.value for degree in degrees_then])
         if own.value < least and not math.isclose(own.value, least):
-            texts.setdefault(f"{name.partition(_AT)[0]}: {of}", f"{what} {was.shown} → {own.shown}")
+            what = f"{name}: {of}" if name else of
+            texts.setdefault((name.partition(_AT)[0], of), f"{what} {was.shown} → {own.shown}")
     yield from (Finding(WEAKER, text) for text in (*texts.values(), *_gone(now, past), *_others(now, named)))
 
 
@@ -115,34 +114,34 @@ def _outputs(of: Result) -> Mapping[str, object]:
 _COMPARED, _WRITTEN = "elements compared with a reference", "elements that a launch must write"
 
 
-def _degrees(of: Result, threshold: float) -> dict[str, _Degree]:
-    found = dict[str, _Degree]()
+def _degrees(of: Result, threshold: float) -> dict[tuple[str, str], _Degree]:
+    found = dict[tuple[str, str], _Degree]()
     for name, error in of.errors.items():
         found |= _of_bounds(name, error)
-        found[f"{name}: {_COMPARED}"] = _of_size(error.size)
+        found[name, _COMPARED] = _of_size(error.size)
         if error.dtype is not None:
-            found[f"{name}: dtype"] = _of_dtype(error.dtype)
+            found[name, "dtype"] = _of_dtype(error.dtype)
         if error.reference is not None:
-            found[f"{name}: dtype of the reference"] = _of_dtype(error.reference.dtype)
+            found[name, "dtype of the reference"] = _of_dtype(error.reference.dtype)
     declared = of.declared
     if declared is None:
         return found
-    found |= {f"{name}: {_WRITTEN}": _of_size(size) for name, size in declared.outputs.items()}
+    found |= {(name, _WRITTEN): _of_size(size) for name, size in declared.outputs.items()}
     for name, given in {**_inputs(of), **_at_corners(of)}.items():
         found |= _of_bounds(name, given)
-        found |= {f"{name}: elements": _of_size(given.size), f"{name}: dtype": _of_dtype(given.dtype)}
+        found |= {(name, "elements"): _of_size(given.size), (name, "dtype"): _of_dtype(given.dtype)}
     if declared.input_sets:
-        found["different inputs timed in turn"] = _of_size(declared.input_sets)
-    found |= {what: _Degree(count, f"{count:g}") for what, count in declared.work.items()}
+        found["", "different inputs timed in turn"] = _of_size(declared.input_sets)
+    found |= {("", what): _Degree(count, f"{count:g}") for what, count in declared.work.items()}
     smallest, promised = declared.threshold or threshold, declared.determinism
     return found | {
-        "check=": _Degree(declared.has_check, "judged" if declared.has_check else "none"),
-        "comparisons that have to fail": _of_size(declared.must_fail),
-        "guarded arrays": _of_size(declared.guarded),
-        "outputs whose order is checked": _of_size(declared.in_order),
-        "allow_lower_precision": _Degree(-declared.lower_precision, str(declared.lower_precision)),
-        "threshold": _Degree(-smallest, f"{100 * smallest:g} %"),
-        "determinism": _Degree(_DETERMINISM.index(promised), promised or "not declared"),
+        ("", "check="): _Degree(declared.has_check, "judged" if declared.has_check else "none"),
+        ("", "comparisons that have to fail"): _of_size(declared.must_fail),
+        ("", "guarded arrays"): _of_size(declared.guarded),
+        ("", "outputs whose order is checked"): _of_size(declared.in_order),
+        ("", "allow_lower_precision"): _Degree(-declared.lower_precision, str(declared.lower_precision)),
+        ("", "threshold"): _Degree(-smallest, f"{100 * smallest:g} %"),
+        ("", "determinism"): _Degree(_DETERMINISM.index(promised), promised or "not declared"),
     }
 
 
@@ -158,9 +157,9 @@ def _at_corners(of: Result) -> dict[str, Contents]:
     }
 
 
-def _of_bounds(name: str, of: OutputError | Contents) -> dict[str, _Degree]:
+def _of_bounds(name: str, of: OutputError | Contents) -> dict[tuple[str, str], _Degree]:
     bounds = zip(_BOUNDS, (of.rtol, of.atol), strict=True)
-    return {f"{name}: {what}": _Degree(-by, f"{by:g}") for what, by in bounds if by is not None}
+    return {(name, what): _Degree(-by, f"{by:g}") for what, by in bounds if by is not None}
 
 
 def _of_size(size: int) -> _Degree:

@@ -78,22 +78,37 @@ def take_provenance(folder: Path, environ: Mapping[str, str] = os.environ) -> Pr
 
 def asked_of_git(arguments: list[str], folder: Path, environ: Mapping[str, str] = os.environ) -> str | None:
     """Returns what git prints within five seconds; None if there is no git, or it refuses."""
-    known = {name: value for name, value in environ.items() if name not in OF_A_REPOSITORY}
-    command = ["git", "--no-optional-locks", *arguments]  # a look must not make the user's own git wait
     try:
-        completed = subprocess.run(
-            command,
-            cwd=folder,
-            env=known,
-            capture_output=True,
-            text=True,
-            timeout=_GIT_S,
-            check=True,
-            errors="surrogateescape",
-        )
+        done = git(arguments, folder, environ, timeout_s=_GIT_S)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    return completed.stdout
+    return None if done.returncode else done.stdout
+
+
+def git(
+    arguments: list[str],
+    folder: Path,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    timeout_s: float | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Runs git in a folder, and makes the user's own git wait for nothing.
+
+    Variables that name another repository are left out, no hook of the repository runs, nothing asks for a
+    password and git-lfs fetches nothing.
+    """
+    own = {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_LFS_SKIP_SMUDGE": "1"}
+    return subprocess.run(
+        ["git", "-c", f"core.hooksPath={os.devnull}", *arguments],
+        cwd=folder,
+        env={name: value for name, value in environ.items() if name not in OF_A_REPOSITORY} | own,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        timeout=timeout_s,
+        check=False,
+    )
 
 
 def _ci_page(environ: Mapping[str, str]) -> str | None:

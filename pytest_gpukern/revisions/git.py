@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_gpukern.gpu.fingerprint import git
 from pytest_gpukern.processes.process import last_lines
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.fingerprint import COMMIT, OF_A_REPOSITORY, Provenance
@@ -42,11 +43,6 @@ class Revisions:
 
     def __str__(self) -> str:
         return f"merge-base {self.short} of {self.requested}"
-
-
-def _environment() -> dict[str, str]:
-    """Returns variables with which git finds the repository by the current folder, also inside a hook."""
-    return {name: value for name, value in os.environ.items() if name not in OF_A_REPOSITORY}
 
 
 def resolve(revision: str, folder: Path, *, exact: bool = False) -> Revisions:
@@ -102,30 +98,12 @@ def recorded_on(provenance: Provenance, folder: Path, environ: Mapping[str, str]
 def run(arguments: list[str], folder: Path, *, accepted: tuple[int, ...] = (0,)) -> str:
     """Runs git, and returns what it prints.
 
-    Variables that name another repository are left out, no hook of the repository runs, nothing asks for a
-    password and git-lfs fetches nothing.
-
     Raises:
         AgainstError: there is no git, or it ended with another status.
     """
     if shutil.which("git") is None:
         raise AgainstError("there is no git here: install it, or put it on PATH")
-    env = _environment() | {
-        "LC_ALL": "C",
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_OPTIONAL_LOCKS": "0",
-        "GIT_LFS_SKIP_SMUDGE": "1",
-    }
-    done = subprocess.run(
-        ["git", "-c", f"core.hooksPath={os.devnull}", *arguments],
-        cwd=folder,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="surrogateescape",
-        check=False,
-    )
+    done = git(arguments, folder)
     if done.returncode not in accepted:
         said = last_lines(done.stderr or done.stdout)
         raise AgainstError(f"git {arguments[0]} in {folder} ended with status {done.returncode}: {said}")
@@ -183,7 +161,8 @@ def set_up(worktree: Path, command: str) -> None:
         command,
         shell=True,
         cwd=worktree,
-        env=_environment() | {WORKTREE_VARIABLE: str(worktree)},
+        env={name: of for name, of in os.environ.items() if name not in OF_A_REPOSITORY}
+        | {WORKTREE_VARIABLE: str(worktree)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

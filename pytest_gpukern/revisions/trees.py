@@ -319,9 +319,7 @@ def misplaced(modules: Iterable[LoadedModule], side: Tree, other: Tree) -> str |
         f"  {texts[0]}" + (f" (and {len(texts) - 1} more of {package})" if len(texts) > 1 else "")
         for package, texts in complaints.items()
     ]
-    return "\n".join(
-        [f"{side.label} did not run its own code:", *lines, _remedy(list(complaints), side, other)]
-    )
+    return "\n".join([f"{side.label} did not run its own code:", *lines, _remedy(complaints)])
 
 
 def _tree_of(file: Path, *trees: Tree) -> Tree | None:
@@ -331,17 +329,10 @@ def _tree_of(file: Path, *trees: Tree) -> Tree | None:
     return nearest if nearest is not None and nearest.holds(file) else None
 
 
-def _remedy(packages: Sequence[str], side: Tree, other: Tree) -> str:
-    places = [
-        tree.names[name].parent.relative_to(tree.top)
-        for name in packages
-        for tree in (side, other)
-        if name in tree.names and tree.names[name].is_relative_to(tree.top)
-    ]
-    folder = places[0] if places else "."
+def _remedy(packages: Iterable[str]) -> str:
     return (
-        f'Let each side find its code by path: set `pythonpath = ["{folder}"]` in pytest\'s ini, or '
-        f"PYTHONPATH={folder} (we map paths in the working tree to the other side). Then run "
+        'Let each side find its code by path: set `pythonpath = ["src"]` in pytest\'s ini, or PYTHONPATH=src '
+        "for code in that folder (we map paths in the working tree to the other side). Then run "
         f"`pip uninstall {' '.join(packages)}` if an editable install or a copy is there. If the code has to "
         "be built, give --gpukern-against-setup='pip install --no-deps --target=build/against .', run the "
         "same pip command in the working tree, and set PYTHONPATH=build/against"

@@ -10,10 +10,9 @@ from msgspec import structs
 
 from pytest_gpukern.baseline.same_work import SameWork, newest, same_work
 from pytest_gpukern.measure.measure import rule_for
-from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.run.spine import Evidence, with_facts
 from pytest_gpukern.run.timed_scope import TimedScope
-from pytest_gpukern.values.result import Measurement, Result, Verdict
+from pytest_gpukern.values.result import Verdict
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 
@@ -33,9 +32,15 @@ def is_as_recorded(timed: TimedScope, evidence: Evidence) -> bool:
     probe = dataclasses.replace(timed, count=timed.count or fewest).measured()
     measured = structs.replace(evidence.result, measurements=(probe,))
     result = with_facts(measured, environment, evidence.arrays)
-    threshold = timed.context.marker.threshold or environment.settings.threshold
-    if probe.invalid is not None or not _does_the_same(result, probe, environment, threshold):
+    past = environment.record_of(result.case).past(probe.key)
+    same = same_work(result, newest(past), probe.key) if past and probe.invalid is None else SameWork.NO
+    if same is SameWork.NO:
         return False
+    if same is not SameWork.ALL:
+        threshold = timed.context.marker.threshold or environment.settings.threshold
+        ratio = probe.summary.median_ns / statistics.median(time.median_ns for time in past)
+        if ratio <= 0 or abs(math.log(ratio)) > math.log1p(threshold) / 2:
+            return False
     reason = "machine code, launches, libraries, driver and clocks are as recorded; not timed further"
     evidence.add(
         kernels=result.kernels,
@@ -43,12 +48,3 @@ def is_as_recorded(timed: TimedScope, evidence: Evidence) -> bool:
         verdicts={probe.key: Verdict(VerdictKind.SAME_CODE, reason)},
     )
     return True
-
-
-def _does_the_same(result: Result, probe: Measurement, environment: Environment, threshold: float) -> bool:
-    past = environment.record_of(result.case).past(probe.key)
-    same = same_work(result, newest(past), probe.key) if past else SameWork.NO
-    if same in (SameWork.NO, SameWork.ALL):
-        return same is SameWork.ALL
-    ratio = probe.summary.median_ns / statistics.median(time.median_ns for time in past)
-    return ratio > 0 and abs(math.log(ratio)) <= math.log1p(threshold) / 2
