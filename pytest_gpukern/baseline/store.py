@@ -51,15 +51,10 @@ class KnownCases:
 
 
 class ToPrune(NamedTuple):
-    """Says which records of a file are of cases that no longer exist.
-
-    Attributes:
-        patterns: as `gpukern baseline prune --case` takes them; they match these cases and no others.
-    """
+    """Says which records of a file are of cases that no longer exist."""
 
     file: Path
     ids: tuple[str, ...]
-    patterns: tuple[str, ...]
 
 
 CODE = "code"
@@ -204,9 +199,8 @@ class Store:
     def to_prune(self, known: KnownCases, model_key: str) -> ToPrune:
         """Returns recorded cases that no longer exist, as far as the run tells; FileError as `baseline`."""
         path = self._path(known.folder, known.name, model_key)
-        recorded = self._cached(path).cases.keys()
-        stale = set() if known.ids is None else recorded - known.ids
-        return ToPrune(path, tuple(sorted(stale)), patterns_of(stale, recorded - stale))
+        stale = set() if known.ids is None else self._cached(path).cases.keys() - known.ids
+        return ToPrune(path, tuple(sorted(stale)))
 
     def add(
         self, result: Result, *, model_key: str, test_failed: bool = False, recorded: datetime | None = None
@@ -402,16 +396,3 @@ def unite(target: Path, sources: Sequence[Path]) -> WriteReport:
 def begins_with(case_id: str, begin: str) -> bool:
     """Says whether an id begins so, where a part ends: of a path, a class, or before a test's parameters."""
     return case_id == begin or (case_id.startswith(begin) and case_id[len(begin)] in "/.[")
-
-
-def patterns_of(ids: Set[str], others: Set[str]) -> tuple[str, ...]:
-    """Returns patterns that match these ids and none of the others, such as `problem/backend.variant/*`."""
-    patterns = []
-    for begin, names in grouped((name.rpartition("/")[0], name) for name in sorted(ids)).items():
-        whole = (
-            begin
-            and not set("*?[") & set(begin)
-            and not any(other.startswith(f"{begin}/") for other in others)
-        )
-        patterns += [f"{begin}/*"] if whole and len(names) > 1 else names
-    return tuple(patterns)

@@ -114,7 +114,7 @@ def _of_gone(stale: ToPrune, config: pytest.Config) -> NextStep:
     file = os.path.relpath(stale.file, config.invocation_params.dir)
     number = len(stale.ids)
     gone = "1 recorded case no longer exists" if number == 1 else f"{number} recorded cases no longer exist"
-    command = shlex.join(["gpukern", "baseline", "prune", file, "--case", *stale.patterns])
+    command = shlex.join(["gpukern", "baseline", "prune", file, "--case", *stale.ids])
     gone += f": {units.named(stale.ids, SHOWN)}; gpukern baseline rename keeps a record; to remove"
     return NextStep(gone, command)
 

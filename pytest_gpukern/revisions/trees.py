@@ -107,21 +107,18 @@ class Turns:
             for name, threshold in self.thresholds.items()
         }
         conclusions = {nodeid: judging.conclude(case, rules[nodeid]) for nodeid, case in cases.items()}
-        most, still = max(MOST_FRESH_PAIRS, pairs), ""
-        fresh_from = dict.fromkeys(conclusions, len(self.base))
-        left_open = {nodeid for nodeid, conclusion in conclusions.items() if conclusion.may_be_slower}
-        while again := [name for name, of in conclusions.items() if of.suspected or name in left_open]:
-            last = {name: len(self.base) - fresh_from[name] + FRESH_PAIRS >= most for name in again}
-            ends = not left_open and all(last.values())
+        if left_open := [name for name, of in conclusions.items() if of.may_be_slower]:
+            self.take(left_open, FRESH_PAIRS, f" for {len(left_open)} that may be slower", then=BOTH)
+            both = self.cases(left_open).items()
+            conclusions |= {name: judging.conclude(case, rules[name]) for name, case in both}
+        first, most, still = len(self.base), max(MOST_FRESH_PAIRS, pairs), "still " * bool(left_open)
+        while again := [name for name, of in conclusions.items() if of.suspected]:
+            last = len(self.base) - first + FRESH_PAIRS >= most
             why = f" for {len(again)} that {still}may be slower"
-            self.take(again, FRESH_PAIRS, why, then=(False,) if ends else BOTH)
-            for name in again:
-                (case,) = self.cases([name], since=0 if name in left_open else fresh_from[name]).values()
-                if name in left_open:
-                    conclusions[name], fresh_from[name] = judging.conclude(case, rules[name]), len(self.base)
-                else:
-                    conclusions[name] = judging.confirm(conclusions[name], case, rules[name], last=last[name])
-            left_open, still = set(), "still "
+            self.take(again, FRESH_PAIRS, why, then=(False,) if last else BOTH)
+            for name, case in self.cases(again, since=first).items():
+                conclusions[name] = judging.confirm(conclusions[name], case, rules[name], last=last)
+            still = "still "
         slower = [nodeid for nodeid, conclusion in conclusions.items() if conclusion.confirmed]
         if slower and is_stored:
             before, what = len(self.head), f"one more session for {len(slower)} confirmed to be slower"
