@@ -306,7 +306,7 @@ def closing(cases: Mapping[str, judging.Both], *, asked: int, uncollected: bool)
     So many tests were only `asked`. With `uncollected`, the base could not collect some of them.
     """
     new = [nodeid for nodeid, (base, _) in cases.items() if not any(base)]
-    failures = {nodeid: judging.failure_on_base(base) for nodeid, (base, _) in cases.items()}
+    failures = {nodeid: judging.failure_in(base) for nodeid, (base, _) in cases.items()}
     failed = grouped((first_line(text), nodeid) for nodeid, text in failures.items() if text is not None)
     lines = []
     if asked:

@@ -57,10 +57,10 @@ def resolve(revision: str, folder: Path, *, exact: bool = False) -> Revisions:
     top = Path(run(["rev-parse", "--show-toplevel"], folder).removesuffix("\n")).resolve()
     head, commit = _commit("HEAD", top), _commit(revision, top)
     if commit is None:
-        raise AgainstError(f"{revision!r} names no commit in {top}: {_fetched(revision)}")
+        raise AgainstError(f"{revision!r} names no commit in {top}: {_FETCH}")
     bases = [commit] if exact else run(["merge-base", "HEAD", commit], top, accepted=(0, 1)).splitlines()
     if not bases:
-        remedy = f"name a revision of this branch's history; of a shallow clone, {_fetched(revision)}"
+        remedy = f"name a revision of this branch's history; of a shallow clone, {_FETCH}"
         raise AgainstError(f"{revision} and HEAD have no commit in common in {top}: {remedy}")
     differs = bases[0] != head
     if exact and differs:
@@ -119,15 +119,10 @@ def _commit(revision: str, top: Path) -> str | None:
     return commit if COMMIT.fullmatch(commit) else None
 
 
-def _fetched(revision: str) -> str:
-    remote, slash, branch = revision.partition("/")
-    what = f"{remote} {branch}:refs/remotes/{revision}" if slash else "--all --tags"
-    return (
-        "fetch it with its history: in GitHub Actions give actions/checkout `fetch-depth: 0`, elsewhere run "
-        f"`git fetch {what}`, with `--unshallow` in a shallow clone"
-    )
-
-
+_FETCH = (
+    "fetch it with its history: in GitHub Actions give actions/checkout `fetch-depth: 0`, elsewhere run "
+    "`git fetch origin BRANCH:refs/remotes/origin/BRANCH`, with `--unshallow` in a shallow clone"
+)
 _OTHER_FILES = ("diff", "--name-only")
 _NO_RECORDS = ":(exclude,glob)**/baselines/*.json"
 

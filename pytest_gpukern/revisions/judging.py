@@ -160,7 +160,7 @@ class Conclusion(Ending):
     @classmethod
     def of(cls, head: Side, verdicts: Mapping[str, Verdict]) -> Conclusion:
         """Returns the conclusion from a test's verdicts; a test that fails in the working tree keeps none."""
-        failure, shown, reported = _failure_of(head), _shown(head), _reported(head)
+        failure, shown, reported = failure_in(head), _shown(head), _reported(head)
         if failure is not None:
             return cls("failed", failure, structs.replace(shown, verdicts={}) if shown else None)
         if not reported:
@@ -180,27 +180,14 @@ def _with_full_check(shown: Result, head: Side) -> Result:
     return structs.replace(shown, **told, notes=notes)
 
 
-def _failure_of(head: Side) -> str | None:
-    """Says why a test fails in the working tree, by the first session where it did, or returns None."""
-    failed = [
-        (number, ending.text)
-        for number, ending in enumerate(head, 1)
-        if ending is not None and ending.outcome == "failed"
-    ]
-    if not failed:
-        return None
-    (number, text), every = failed[0], len(head)
-    some = f"failed in {len(failed)} of {every} sessions of the working tree, first in session {number}: "
-    return text if len(failed) == every else some + text
-
-
-def failure_on_base(base: Side) -> str | None:
-    return next((ending.text for ending in _reported(base) if ending.outcome == "failed"), None)
+def failure_in(side: Side) -> str | None:
+    """Says why a test fails on a side, by the first session where it did; returns None if it does not."""
+    return next((ending.text for ending in _reported(side) if ending.outcome == "failed"), None)
 
 
 def shared_spreads(cases: Iterable[Both]) -> dict[str, SharedSpread]:
     """Returns the spread of a run's paired ratios, for each `scope/timer`, from all its cases together."""
-    right = [case for case in cases if _failure_of(case[1]) is None and failure_on_base(case[0]) is None]
+    right = [case for case in cases if not any(failure_in(side) is not None for side in case)]
     return judge.shared_spread_of_pairs(
         _valid(_pairs(case, key)) for case in right for key in _judged_keys(case[1])
     )
@@ -298,7 +285,7 @@ def _valid(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def _why_not_comparable(case: Both, key: str) -> str | None:
-    failed = failure_on_base(case[0])
+    failed = failure_in(case[0])
     if failed is not None:
         return f"failed on the base: {first_line(failed)}"
     base = next((result for result in _results(case[0]) if result.measurements), None)

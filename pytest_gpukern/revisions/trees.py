@@ -296,7 +296,7 @@ class Tree:
 
 def misplaced(modules: Iterable[LoadedModule], side: Tree, other: Tree) -> str | None:
     """Says which modules of a side's session are not its own, with the remedy, or returns None."""
-    complaints: dict[str, list[str]] = {}
+    complaints: dict[str, str] = {}
     for module in modules:
         package = module.name.partition(".")[0]
         if package in _NOT_JUDGED:
@@ -309,14 +309,10 @@ def misplaced(modules: Iterable[LoadedModule], side: Tree, other: Tree) -> str |
             text = f"{module.name} was loaded from {named}, not from {side.names[package]}"
         else:
             continue
-        complaints.setdefault(package, []).append(text)
+        complaints.setdefault(package, f"  {text}")
     if not complaints:
         return None
-    lines = [
-        f"  {texts[0]}" + (f" (and {len(texts) - 1} more of {package})" if len(texts) > 1 else "")
-        for package, texts in complaints.items()
-    ]
-    return "\n".join([f"{side.label} did not run its own code:", *lines, _remedy(complaints)])
+    return "\n".join([f"{side.label} did not run its own code:", *complaints.values(), _remedy(complaints)])
 
 
 def _tree_of(file: Path, *trees: Tree) -> Tree | None:

@@ -15,7 +15,7 @@ from test_against_judging import known
 from pytest_gpukern.processes.messages import LoadedModule
 from pytest_gpukern.processes.sessions import ChildRun, Ending, Waiting
 from pytest_gpukern.revisions.git import AgainstError, Revisions
-from pytest_gpukern.revisions.judging import failure_on_base
+from pytest_gpukern.revisions.judging import failure_in
 from pytest_gpukern.revisions.trees import Tree, Trees, Turns
 from pytest_gpukern.values.result import Contents, Correctness
 
@@ -249,7 +249,7 @@ def test_later_sessions_of_the_base_leave_out_what_it_lacks_and_what_failed(side
     assert [request.nodeids for request in children.requests] == [(A, B), (A, B), (A, B), ()]
     (of_a, of_a_in_head), (of_b, _) = found.cases([A, B]).values()
     assert of_a[0] is None
-    assert failure_on_base(of_b) == "B could not be collected"
+    assert failure_in(of_b) == "B could not be collected"
     assert [ending.outcome for ending in of_a_in_head] == ["passed"] * 2
 
 
