@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from pytest_gpukern.report.run import Failure, RunResults, Skip, Voucher
     from pytest_gpukern.run.extra_sessions import Recording
     from pytest_gpukern.session.unchanged import Ran
-    from pytest_gpukern.values.fingerprint import Fingerprint
     from pytest_gpukern.values.result import JsonDict, Result
 
 
@@ -84,7 +83,6 @@ class Controller:
         self._measures = measures(config)
         self._results: dict[str, Result] = {}
         self._sessions: dict[str, list[Result]] = {}
-        self._fingerprints: dict[str, Fingerprint] = {}
         self._skips: list[Skip] = []
         self._rejected: dict[str, str] = {}
         self._entries: dict[str, JsonDict] = {}
@@ -248,20 +246,15 @@ class Controller:
         self._take_result(report.nodeid, carried)
 
     def _take_result(self, nodeid: str, carried: JsonDict) -> None:
-        self._places[nodeid] = tuple(carried["place"])
-        if carried["result"] is not None:
-            self._results[nodeid] = self._read(carried["result"], nodeid)
-            self._sessions[nodeid] = [self._read(session, nodeid) for session in carried.get("sessions", ())]
-            self._entries[nodeid] = carried["entry"]
-
-    def _read(self, data: JsonDict, nodeid: str) -> Result:
-        """Returns the result that a report carries; those of one process share their fingerprint."""
         from pytest_gpukern.values.result import Result
 
-        result: Result = built(data, Result)
-        known = self._fingerprints.setdefault(result.session, result.fingerprint)
-        shared = known if known == result.fingerprint else result.fingerprint
-        return structs.replace(result, nodeid=nodeid, fingerprint=shared)
+        self._places[nodeid] = tuple(carried["place"])
+        if carried["result"] is not None:
+            self._results[nodeid], *self._sessions[nodeid] = (
+                structs.replace(built(data, Result), nodeid=nodeid)
+                for data in (carried["result"], *carried.get("sessions", ()))
+            )
+            self._entries[nodeid] = carried["entry"]
 
     def _take_teardown(self, report: pytest.TestReport, carried: JsonDict) -> None:
         """Takes pytest-benchmark's row, what the test left on the device, and whether its teardown failed.

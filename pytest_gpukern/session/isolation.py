@@ -424,15 +424,11 @@ def _report_data(item: pytest.Item, why: str) -> JsonDict:
 
 
 def _as_of_here(report: pytest.TestReport) -> pytest.TestReport:
-    """Turns a report's lists back into tuples, which JSON lacks and pytest's own plugins expect.
-
-    pytest keeps all reports to the end; they share their texts, as those of one process do.
-    """
-    report.keywords = {sys.intern(keyword): value for keyword, value in report.keywords.items()}
+    """Turns a report's lists back into tuples, which JSON lacks and pytest's own plugins expect."""
     if isinstance(report.longrepr, list):  # a skip's file, line and reason
         report.longrepr = tuple(report.longrepr)
     path, line, name = report.location
-    report.location = (sys.intern(path), line, sys.intern(name))
+    report.location = path, line, name
     report.sections = [(title, text) for title, text in report.sections]
     report.user_properties = [(name, value) for name, value in report.user_properties]
     return report

@@ -99,6 +99,7 @@ def of_outputs(**rtols):
         ({"output": 1e-6}, {"y": 1e-6}, []),
         ({"output": 1e-6}, {"y": 1e-2}, ["output: rtol 1e-06 → 0.01"]),
         ({"y": 1e-6, "z": 1e-3}, {"out": 1e-6, "another_z": 1e-3}, []),
+        ({"y": 1e-6, "z": 1e-3}, {"another_z": 1e-3, "y": 1e-6}, []),
         ({"y": 1e-6}, {"y": 1e-6, "z": 1e-2}, []),
         ({"y": 1e-6}, {"copy": 1e-6, "out": 1e-2}, [GONE]),
         ({"y": 1e-6, "z": 1e-6}, {"z": 1e-6}, [GONE]),
