@@ -24,7 +24,7 @@ from importlib import metadata
 from importlib.machinery import PathFinder
 from itertools import product
 from pathlib import Path
-from posixpath import basename, dirname, isfile, join, realpath  # as git writes paths
+from posixpath import basename, dirname, join, realpath  # as git writes paths
 from typing import Any
 
 import msgspec
@@ -39,7 +39,7 @@ _NAME = re.compile(r"[\w-][\w.:-]*")
 _CACHED = re.compile(r"__pycache__/([^/]+?)\.[a-z]+-\d[^/]*\.pyc$")
 """A module's compiled code, by Python or by pytest."""
 _OF_PYTEST = re.compile(r"(^|/)(\.?pytest\.(ini|toml)|pyproject\.toml|tox\.ini|setup\.cfg)$")
-"""What another worker reads when it starts, as it does our probe."""
+"""What another worker reads when it starts."""
 _OF_TOOLS = re.compile(r"(^|/)(__pycache__|\.(git|pytest_cache|hypothesis|mypy_cache|benchmarks))(/|$)")
 _NAME_OF_RECORD = re.compile(r"[^/]\.[\w-]+\.json$")
 _RECORDS = ({"schema", "problem", "device_model"}, {"schema", "problem", "cases"})
@@ -225,13 +225,12 @@ class OpenedFiles:
                 *(project.path_of(rootdir / of) for of in files), texts=texts
             )[0]
         )
-        self._when, self._probe, self._among_workers = BEFORE, "", False
+        self._when, self._among_workers = BEFORE, os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1") != "1"
         self._opened = defaultdict[str, set[str]](set)
         try:
             self._watch()
         except (OSError, AttributeError) as error:
             self.why_blind = f"inotify cannot be used here: {error}"
-        self._among_workers = os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1") != "1"
         loaded = sorted(path for path in self._strangers() if not path.startswith("/"))
         if loaded:  # what it has read nobody saw
             self.why_blind = f"{loaded[0]} was loaded before the root conftest, which can load it instead"
@@ -251,11 +250,10 @@ class OpenedFiles:
             if watch < 0 or len(self._folders) == _MOST_FOLDERS:
                 raise OSError(f"it watches {len(self._folders)} folders and no more, by its limits")
             self._folders[watch] = self.project.path_of(at)
-        watched = {*self._folders.values()}
-        known = sorted(self.project.comparable, key=lambda of: (not _OF_PYTEST.search(of), of))
-        self._probe = next((of for of in known if dirname(of) in watched and isfile(top / of)), "")
-        (top / self._probe).open("rb").close()
-        if self._probe not in self._events():  # some sandboxes accept a watch and tell nothing
+        os.close(os.open(top, os.O_RDONLY))
+        try:
+            os.read(self._queue, 1 << 16)
+        except BlockingIOError:  # some sandboxes accept a watch and tell nothing
             self.why_blind = "inotify tells nothing here"
 
     def enter(self, when: str = BETWEEN) -> None:
@@ -338,7 +336,7 @@ class OpenedFiles:
                             opened.add(_CACHED.sub(r"\1.py", path))
         tracked = self.project.tracked
         if self._among_workers:
-            opened = {of for of in opened if not (_OF_PYTEST.search(of) or of == self._probe)}
+            opened = {of for of in opened if not _OF_PYTEST.search(of)}
         return {of for of in opened if of in tracked or not (of in made or _OF_TOOLS.search(of))}
 
     def _strangers(self) -> set[str]:
