@@ -29,7 +29,7 @@ from pytest_gpukern.revisions.git import AgainstError, Revisions, recorded_on, r
 from pytest_gpukern.revisions.trees import BOTH, Trees, Turns
 from pytest_gpukern.revisions.weaker import weaker_options, weaker_records
 from pytest_gpukern.session import stash
-from pytest_gpukern.session.item import checks_in, marker_of, measures_in
+from pytest_gpukern.session.item import marker_of, measures_in
 from pytest_gpukern.session.plan import Ahead
 from pytest_gpukern.values.backend_table import imports_of
 from pytest_gpukern.values.grouping import grouped
@@ -71,7 +71,7 @@ class Against:
 
     def run(self, items: Sequence[pytest.Item]) -> Ahead:
         """Measures both sides; a test then ends by the verdict on its paired times."""
-        here = {item.nodeid for item in items if checks_in(item)}
+        here = {item.nodeid for item in items}
         with stash.refusing(AgainstError, option=self._option), phase("paired sessions"), self._held:
             return self._compare({item.nodeid: item for item in items if measures_in(item)}, here)
 
