@@ -97,7 +97,7 @@ class Against:
             self._say(f"setting up the base: {settings.against_setup}")
             set_up(self._worktree, settings.against_setup)
         turns = _turns(self._config, self._revisions, self._worktree, self._waiting, environment.children)
-        turns.finds_removed = not self._config.getoption("lf", False)
+        turns.finds_removed = not getattr(self._config.known_args_namespace, "lf", False)
         turns.hosts = "host" in settings.fail_on
         turns.thresholds = {
             nodeid: marker_of(item).threshold or settings.threshold for nodeid, item in items.items()

@@ -258,7 +258,8 @@ def children_of(config: pytest.Config) -> ChildSessions:
         return ChildSessions.from_json(child.begin.children)
     if (given := Assignment.of(config)) is not None:
         return ChildSessions.from_json(given.children)
-    return sessions_of(config, device=device_uuid(config), seed=settings_of(config).seed)
+    environ = config.stash.get(BEGAN_WITH, os.environ)  # a conftest may choose no tests
+    return sessions_of(config, device=device_uuid(config), seed=settings_of(config).seed, environ=environ)
 
 
 def device_uuid(config: pytest.Config) -> str | None:

@@ -263,6 +263,12 @@ if not WEAK:
         gpu_benchmark(list)
 """
 DESELECTS = """
+import os
+os.environ["PYTEST_ADDOPTS"] = "-k kept"
+
+def pytest_configure(config):
+    config.option.lf = True
+
 def pytest_collection_modifyitems(items):
     items[:] = [item for item in items if item.name != "test_deselected"]
 """
