@@ -88,5 +88,3 @@ def test_a_module_is_a_sides_own_or_nobodys_or_the_complaint_says_where_it_lies(
     )
     loaded_from = f"{name} was loaded from {tmp_path / file}, "
     assert text is None if said is None else loaded_from + said.format(tmp_path) in text
-
-
