@@ -9,7 +9,7 @@ import dataclasses
 import math
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from made_up_times import BASE_NS, HERE, KNOWN, S, around, beside, measured, new, on, recorded, spread_by
 from msgspec import structs
