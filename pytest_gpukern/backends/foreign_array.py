@@ -13,6 +13,7 @@ import numbers
 import sys
 import types
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -391,7 +392,7 @@ class Argument(NamedTuple):
 
 
 def leaves(place: str, value: Any) -> Iterator[Argument]:
-    """Yields a value, or the items of a tuple, list, dict or dataclass, each with its place.
+    """Yields a value, or the items of a tuple, list, deque, dict or dataclass, each with its place.
 
     It looks once into one that holds others: they may hold it, as a tree whose nodes know their parents.
     """
@@ -406,8 +407,8 @@ def leaves(place: str, value: Any) -> Iterator[Argument]:
 
 
 def _items(place: str, value: Any) -> list[Argument] | None:
-    """Returns what a tuple, list, dict or dataclass holds; None for anything else."""
-    if isinstance(value, (tuple, list)):
+    """Returns what a tuple, list, deque, dict or dataclass holds; None for anything else."""
+    if isinstance(value, (tuple, list, deque)):
         return [Argument(f"{place}[{number}]", item) for number, item in enumerate(value)]
     if isinstance(value, dict):
         return [Argument(f"{place}[{key!r}]", item) for key, item in value.items()]

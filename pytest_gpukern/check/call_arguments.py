@@ -52,6 +52,18 @@ def captured_by(value: Any, place: str = "") -> Iterator[Argument]:
                 yield reached
 
 
+def returned_by(returned: Any) -> Iterator[Argument]:
+    """Yields what a call returned, and what attributes hold where it is an object of the user's own class."""
+    for leaf in leaves("returned", returned):
+        value, kind = leaf.value, type(leaf.value)
+        yield leaf
+        if kind is SimpleNamespace or not (callable(value) or may_be_array(value) or _is_of_a_library(kind)):
+            slots = (name for each in kind.__mro__ for name in getattr(each, "__slots__", ()))
+            held = {**getattr(value, "__dict__", {}), **{name: getattr(value, name, None) for name in slots}}
+            for name, attribute in held.items():
+                yield from leaves(f"{leaf.place}.{name}", attribute)
+
+
 def held_by(place: str, value: Any) -> Iterator[Argument]:
     """Yields what an object holds itself: items, attributes, also of its class and of a method's object; the
     arguments of a partial; a function's closure, defaults, attributes, and the globals that it names."""

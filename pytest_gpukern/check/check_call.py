@@ -42,6 +42,7 @@ from pytest_gpukern.check.call_arguments import (
     captured_by,
     declared_arguments,
     held_by,
+    returned_by,
 )
 from pytest_gpukern.check.diagnosis import IncorrectError, Launch, Made, Written, diagnose_aliasing
 from pytest_gpukern.check.engine import REPEATED_NS, check_left, checked_launch, repeat_while_steady
@@ -404,7 +405,7 @@ class CheckedCalls(Launch):
         earlier = {name: output for name, output in self.seen.outputs.items() if not output.declared}
         results: dict[str, UsersArray] = {}
         self.results, self._returned, renewed = results, {}, False
-        for name, value in leaves("returned", returned):
+        for name, value in returned_by(returned):
             is_number = isinstance(value, (numbers.Number, np.generic))
             array = users_array(np.asarray(value) if is_number else value)
             if array is None:

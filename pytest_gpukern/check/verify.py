@@ -125,10 +125,13 @@ class SeenOutputs:
     @property
     def never_compared(self) -> tuple[str, ...]:
         """The declared outputs that no `verify` compared with a reference, though they hold numbers."""
+        return self._uncompared(declared=True)
+
+    def _uncompared(self, *, declared: bool) -> tuple[str, ...]:
         return tuple(
             name
             for name, output in self.outputs.items()
-            if output.declared and output.array.holds_numbers and output.array.nbytes
+            if output.declared is declared and output.array.holds_numbers and output.array.nbytes
             if name not in self._compared
         )
 
@@ -136,22 +139,23 @@ class SeenOutputs:
         """Notes which outputs a test has compared with a reference: those in whose memory `actual` lies.
 
         Elsewhere it is a copy: reshaped, converted without loss, a view of a copy, a part of one output, or
-        several in one. `name` is what `name_of` says.
+        several in one. `name` is what `name_of` says. It may stand for a declared and a returned output.
         """
         unchanged = [(other, output) for other, output in self.outputs.items() if not output.changed]
-        arrays = {other: output.array for other, output in unchanged if output.declared}
-        compared = {other for other in arrays if other == name}
-        for _, value in () if compared else leaves("", actual):
-            given, base = users_array(value), getattr(value, "base", None)
-            near = {other for other in arrays if given is not None and given.overlaps(arrays[other])}
-            compared |= near or self._copied(value if base is None else base)
-            self._compared |= compared
-        self._compared |= compared or self._copied(on_host, in_part=True)
+        for declared in (True, False):
+            arrays = {other: output.array for other, output in unchanged if output.declared is declared}
+            compared = {other for other in arrays if other == name}
+            for _, value in () if compared else leaves("", actual):
+                given, base = users_array(value), getattr(value, "base", None)
+                near = {other for other in arrays if given is not None and given.overlaps(arrays[other])}
+                compared |= near or self._copied(value if base is None else base, declared)
+                self._compared |= compared
+            self._compared |= compared or self._copied(on_host, declared, in_part=True)
 
-    def _copied(self, copy: Any, *, in_part: bool = False) -> set[str]:
+    def _copied(self, copy: Any, declared: bool, *, in_part: bool = False) -> set[str]:
         """Returns the outputs, not compared so far, that a host array holds a copy of, or is a part of."""
         equal, held, holding = list[str](), set[str](), set[str]()
-        for name in self.never_compared if isinstance(copy, np.ndarray) else ():
+        for name in self._uncompared(declared=declared) if isinstance(copy, np.ndarray) else ():
             output = self.outputs[name]
             last = output.contents() if self._fixed or output.last is None else output.last[0]
             for contents in map(output.array.values, (last, *output.results.values())):
@@ -192,12 +196,14 @@ class SeenOutputs:
     def unsettled(self) -> Diagnosis | None:
         """Says how the results of calls on the same inputs differ in an output that was never verified.
 
-        None if they agree within the default tolerance of the dtype, or are declared `tolerant`.
+        What a call returned counts if it was verified in another form, as in two halves. None if they agree
+        within the default tolerance of the dtype, or are declared `tolerant`.
         """
         if self._determinism is Determinism.TOLERANT:
             return None
         for name, output in self.outputs.items():
-            if not output.declared or name in self._verified or len(output.results) < 2:
+            looked_at = output.declared or name in self._compared
+            if not looked_at or name in self._verified or len(output.results) < 2:
                 continue
             if not output.array.holds_numbers:  # records, such as random states, have no tolerance
                 continue

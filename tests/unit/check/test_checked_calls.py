@@ -7,6 +7,7 @@ import fnmatch
 import functools
 import itertools
 import re
+from collections import deque
 from types import MethodType, SimpleNamespace
 
 import numpy as np
@@ -290,6 +291,45 @@ def test_a_returned_copy_of_an_output_counts_for_it_also_where_calls_differ():
     checks, first = checked(fetches, X, np.empty(9), outputs=("out",), determinism=Determinism.TOLERANT)
     checks.seen.note_compared(checks.seen.name_of(first, first), first, first)
     assert not checks.seen.never_compared
+
+
+FORMS = {
+    "transposed": lambda y: [y.T],
+    "a transposed copy": lambda y: [y.copy().T],
+    "in halves": lambda y: [y[:2], y[2:]],
+    "in rows": list,
+    "reshaped and moved": lambda y: [np.moveaxis(y.reshape(2, 2, 9), 2, 0)],
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_returned_array_that_is_verified_in_another_form_has_to_be_the_same_in_each_call(form):
+    calls = itertools.count()
+    table = np.arange(36.0).reshape(4, 9)
+    checks, result = checked(lambda x: x * (3 if next(calls) == 0 else 2), table)
+    assert checks.seen.unsettled() is None, "nobody looks at it"
+    for part, expected in zip(form(result), form(2 * table), strict=True):
+        options = {"seen": checks.seen, "hashes": False, "asks_what_else": False}
+        assert check_against_reference("y", part, expected, None, None, **options).diagnosis is None
+    assert "calls on the same inputs differ; verify" in checks.seen.unsettled().message
+
+
+class Unslotted:
+    def __init__(self, y):
+        self.y = y
+
+
+class WithSlots:
+    __slots__ = ("x", "y")
+    __init__ = Unslotted.__init__
+
+
+@pytest.mark.parametrize("held", [Unslotted, WithSlots, lambda y: SimpleNamespace(y=y), lambda y: deque([y])])
+def test_an_array_in_an_object_that_is_returned_is_a_result(held):
+    checks, returned = checked(lambda x: held(2 * x), X)
+    (output,) = checks.seen.outputs.values()
+    assert len(output.bits) == 3
+    assert output.value is (returned[0] if isinstance(returned, deque) else returned.y)
 
 
 def test_where_each_call_has_fresh_outputs_the_last_may_be_compared():
