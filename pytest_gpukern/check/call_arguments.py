@@ -159,7 +159,7 @@ def declared_arguments(
     """
     there, arguments = arguments_of(function, args, kwargs), list[Argument]()
     for name in declared:
-        argument = _argument(name, there, len(args))
+        argument = _argument(name, there, len(args), _bound(function) | _launched(there))
         if argument is None:
             why = _why_not_there(name, function, there, option)
             raise DeclarationError(f"{where}: gpu_benchmark({option}={name!r}): {why}")
@@ -173,10 +173,12 @@ def declared_arguments(
     return arguments
 
 
-def _argument(name: int | str, there: Sequence[Argument], positional: int) -> Argument | None:
+def _argument(
+    name: int | str, there: Sequence[Argument], positional: int, others: Mapping[str, Argument]
+) -> Argument | None:
     """Returns the argument of a position or name, or the item at a place in it; None if there is none.
 
-    The first arguments of a call are the `positional` ones.
+    The first arguments of a call are the `positional` ones. By name, `others` may be meant, too.
     """
     parts = _PLACE.fullmatch(str(name))
     if parts is None:
@@ -186,7 +188,7 @@ def _argument(name: int | str, there: Sequence[Argument], positional: int) -> Ar
         if base.removeprefix("-").isdecimal():
             argument = there[:positional][int(base)]
         else:
-            argument = {**_launched(there), **{each.place: each for each in reversed(there)}}[base]
+            argument = {**others, **{each.place: each for each in reversed(there)}}[base]
     except LookupError:
         return None
     for text, attribute in _STEP.findall(steps):
@@ -211,6 +213,15 @@ def _step_to(value: Any, attribute: str) -> str:
     if isinstance(value, tuple) and attribute in (fields := getattr(value, "_fields", ())):
         return f"[{fields.index(attribute)}]"
     return f"[{attribute!r}]" if isinstance(value, dict) and attribute in value else f".{attribute}"
+
+
+def _bound(function: Any) -> dict[str, Argument]:
+    """Returns what is bound to a callable: the user's object as `self`, and keywords of a partial."""
+    if isinstance(function, functools.partial):
+        return _bound(function.func) | {name: Argument(name, held) for name, held in function.keywords.items()}
+    owner = getattr(function, "__self__", function)
+    opaque = inspect.isroutine(owner) or inspect.ismodule(owner) or _is_of_a_library(type(owner))
+    return {} if opaque else {"self": Argument("self", owner)}
 
 
 def _launched(there: Sequence[Argument]) -> dict[str, Argument]:
@@ -259,7 +270,7 @@ def _why_not_there(
         whose = "a lambda" if getattr(code, "co_name", "") == "<lambda>" else "a call without arguments"
         return f"{whose} hides its arrays: gpu_benchmark(kernel[grid, block], x, out)"
     inside = [leaf.place for each in there for leaf in leaves(*each) if users_array(leaf.value) is not None]
-    places = dict.fromkeys((*(place for place, _ in there), *inside, *_launched(there)))
+    places = dict.fromkeys((*(place for place, _ in there), *inside, *_bound(function), *_launched(there)))
     near = did_you_mean(name, places)
     if inside and not near:
         last = inside[-1].removeprefix("argument ")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import itertools
 import math
 import numbers
@@ -244,12 +245,14 @@ class CheckedCalls(Launch):
     def _captured_inputs(self, held: Mapping[str, Any], passed: list[UsersArray]) -> dict[str, UsersArray]:
         """Returns the arrays, other than arguments, that the call reaches by itself or what it is given."""
         captured: dict[str, UsersArray] = {}
-        reached = (captured_by(value, name) for name, value in {"": self._function, **held}.items())
+        own = "" if inspect.isfunction(self._function) else "self"
+        reached = (captured_by(value, name) for name, value in {own: self._function, **held}.items())
         for name, value in itertools.chain.from_iterable(reached):
             array = input_array(value) if may_be_array(value) else None
             known = (*passed, *captured.values())
             if array is not None and array.nbytes and not any(map(array.overlaps, known)):
-                captured[f"{name}, which is no argument: pass it as one"] = array
+                named = name.startswith("self.")
+                captured[name if named else f"{name}, which is no argument: pass it as one"] = array
         return captured
 
     def _poison_free(self) -> None:

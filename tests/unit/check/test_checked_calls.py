@@ -314,6 +314,32 @@ def test_a_returned_array_that_is_verified_in_another_form_has_to_be_the_same_in
     assert "calls on the same inputs differ; verify" in checks.seen.unsettled().message
 
 
+class Plan:
+    def __init__(self):
+        self.work, self.out = np.empty(9), np.empty(9)
+
+    def __call__(self, x):
+        np.multiply(x, 2, out=self.work)
+        np.add(self.work, 1, out=self.out)
+
+    run = __call__
+
+
+@pytest.mark.parametrize("call", [lambda plan: plan, lambda plan: plan.run])
+def test_what_an_object_holds_is_declared_by_its_own_name(call):
+    plan = Plan()
+    checks, _ = checked(call(plan), X, outputs=("self.out", "self.work"))
+    assert verified(checks, plan.out, 2 * X + 1) is None
+    with pytest.raises(IncorrectError, match=r"the call changed self\.work; declare arrays that it writes"):
+        checked(call(Plan()), X, outputs=("self.out",))
+
+
+def test_a_keyword_of_a_partial_is_declared_by_its_name():
+    out = np.empty(9)
+    checks, _ = checked(functools.partial(np.multiply, 2, out=out), X, outputs=("out",))
+    assert verified(checks, out, 2 * X) is None
+
+
 class Unslotted:
     def __init__(self, y):
         self.y = y
