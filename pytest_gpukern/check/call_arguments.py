@@ -218,7 +218,8 @@ def _step_to(value: Any, attribute: str) -> str:
 def _bound(function: Any) -> dict[str, Argument]:
     """Returns what is bound to a callable: the user's object as `self`, and keywords of a partial."""
     if isinstance(function, functools.partial):
-        return _bound(function.func) | {name: Argument(name, held) for name, held in function.keywords.items()}
+        named = {name: Argument(name, held) for name, held in function.keywords.items()}
+        return _bound(function.func) | named
     owner = getattr(function, "__self__", function)
     opaque = inspect.isroutine(owner) or inspect.ismodule(owner) or _is_of_a_library(type(owner))
     return {} if opaque else {"self": Argument("self", owner)}

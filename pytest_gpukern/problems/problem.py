@@ -109,6 +109,7 @@ class Problem:
         version: raise it when inputs or work change, so that old times are not compared with new ones.
         axes: name → `Axis`; the points are the product of their values.
         make_inputs: takes `rng` (a seeded `numpy.random.Generator`) and axes; returns name → array or scalar.
+            Variants get arrays in C order, whatever order these have.
         outputs: takes axes and inputs; returns name → `Output` or (shape, dtype).
         reference: takes inputs and axes; returns the expected output, or name → array for several. Compute
             it in a higher precision where there is one. Without a reference, `check` alone decides.
