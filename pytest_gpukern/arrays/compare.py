@@ -498,8 +498,8 @@ class Tolerance:
 
         Without a `magnitude` the terms are of size one, or below. If their signs differ, partial sums are of
         size √terms. If they have one sign, no partial sum exceeds the result: then the relative bound counts,
-        which is 2 · eps · √terms, or 8 · eps if that is more. Equal terms round alike, so a sum of them one by
-        one errs in proportion to `terms`: give a bound of your own, up to eps · terms / 2.
+        which is 2 · eps · √terms, or 8 · eps if that is more. Equal terms round alike. So a sum of them, one
+        by one, errs in proportion to `terms`: give a bound of your own, up to eps · terms / 2.
         """
         eps, root = float(_finfo(dtype).eps), float(terms) ** 0.5
         if magnitude is not None:
