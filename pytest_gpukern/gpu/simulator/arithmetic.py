@@ -21,6 +21,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import numpy as np
+from greenlet import getcurrent
 
 _WIDE: dict[type, type[np.integer[Any]]] = {
     **dict.fromkeys((bool, np.bool_, int, np.int8, np.int16, np.int32, np.int64, np.longlong), np.int64),
@@ -138,6 +139,13 @@ def update(operate: Callable[[Any, Any], Any], place: tuple[Any, Any, Any], valu
     Into(owner)[index] = operate(before, value)
 
 
+def count_round() -> None:
+    """Counts a round of a `while` loop of the simulated thread that runs it."""
+    count = getattr(getcurrent(), "count_round", None)  # none on the host
+    if count is not None:
+        count()
+
+
 def called(function: Any) -> Any:
     """Returns what a GPU runs where a kernel calls this function."""
     return _calls().get(id(function), function)
@@ -209,7 +217,7 @@ _PREFIX = "_gpukern_"
 _HELPERS: dict[str, Any] = {
     **{_PREFIX + node.__name__: _Rules(getattr(operator, name)).apply for node, name in _BINARY.items()},
     **{_PREFIX + node.__name__: partial(unary, getattr(operator, name)) for node, name in _UNARY.items()},
-    **{_PREFIX + helper.__name__: helper for helper in (Into, at, update, called)},
+    **{_PREFIX + helper.__name__: helper for helper in (Into, at, update, called, count_round)},
 }
 """Free variable of a compiled copy → its value."""
 
@@ -246,6 +254,11 @@ class _Typed(ast.NodeTransformer):
         return node  # type: ignore[no-any-return]
 
     visit_Subscript = visit_Attribute  # noqa: N815 - as `ast` names it
+
+    def visit_While(self, node: ast.While) -> ast.stmt:
+        self.generic_visit(node)
+        node.body.insert(0, ast.Expr(_call("count_round")))
+        return node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
         target, index = node.target, getattr(node.target, "slice", None)

@@ -110,7 +110,7 @@ def mend_namespace() -> None:
     # precision round twice, round the wrong way (`hfloor` by ceil) and mistreat NaN and −0.
     _refuse_functions(libdevice, "libdevice", "libdevice")
     _refuse_functions(original(kernelapi, "FakeCUDAFp16"), "half-precision intrinsics", "cuda.fp16")
-    # The fake runs blocks one after the other, so none can wait for another.
+    # The fake's barrier of a grid is that of a block.
     groups = original(kernelapi, "FakeCUDACg")
     replace(groups, "this_grid", refusal("cooperative groups (cuda.cg.this_grid)"))
     for name in _KERNEL_FACTS:

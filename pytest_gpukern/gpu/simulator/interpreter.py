@@ -19,6 +19,7 @@ _ADDRESS = (1 << 48) - 1
 def mend_interpreter() -> None:
     """Counts what Triton's interpreter launches, and tells what it cannot do from what is wrong.
 
+    In about half of a kernel's launches the last program runs first.
     No pointer reaches beside the allocation of its tensor, even where another lies: a write there is a fault
     and no crash, and a read finds a poison. A pointer made from an address in an array is not checked.
     """
@@ -93,14 +94,19 @@ def mend_interpreter() -> None:
     memory.load, memory.store = checked_load, checked_store
     memory.atomic_rmw, memory.atomic_cas = checked_update, checked_exchange
     builder = interpreter.InterpreterBuilder
-    to_int = builder.create_ptr_to_int
+    to_int, set_place = builder.create_ptr_to_int, builder.set_grid_idx
+
+    def set_grid_idx(self: Any, *place: int) -> None:
+        if SimulatedLaunches.backwards:
+            place = tuple(size - 1 - index for size, index in zip(self.grid_dim, place, strict=True))
+        set_place(self, *place)
 
     def create_ptr_to_int(self: Any, value: Any, kind: Any) -> Any:
         made = to_int(self, value, kind)
         made.data = made.data & made.data.dtype.type(_ADDRESS)  # a kernel may store it for another
         return made
 
-    builder.create_ptr_to_int = create_ptr_to_int
+    builder.create_ptr_to_int, builder.set_grid_idx = create_ptr_to_int, set_grid_idx
     computing = r"create_(f(?!p_)\w+|\w+divf|m\w+mf|clampf|dot|ceil|fp_to_[su]i|[su]i_to_fp|atomic_\w+)"
     for owner, name in [(builder, name) for name in dir(builder) if re.fullmatch(computing, name)] + [
         (operations, "apply_impl") for operations in (interpreter.ReduceOps, interpreter.ScanOps)

@@ -37,7 +37,7 @@ class SimulatedLaunches:
     Attributes:
         turn: held by the host thread that launches; the others wait, since the interpreters share state.
         made: launches from the host so far.
-        backwards: whether the newest one begins with the last thread of its first block.
+        backwards: whether the newest begins with its last block, and its first block with the last thread.
         shares: whether a launch of the current test used shared memory.
     """
 

@@ -1,10 +1,11 @@
-"""Runs the threads of a simulated block in turn."""
+"""Runs the blocks of a simulated launch, and the threads of a block, in turn."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
 from contextvars import Context, copy_context
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,12 +15,18 @@ from greenlet import getcurrent, greenlet
 from pytest_gpukern.gpu.simulator.launch import HERE, SimulatedLaunches, unwritten
 from pytest_gpukern.gpu.simulator.patching import original, replace
 
+_ROUNDS = 100
+"""Rounds of `while` loops after which other threads go on; as many turns of these, and other blocks go on."""
+
 
 class _Thread(greenlet):  # type: ignore[misc]
-    """Runs one thread of a block until it ends or reaches a barrier.
+    """Runs one thread of a block until it ends, reaches a barrier or has looped for long.
 
     It has the attributes of the simulator's own thread that kernels ask for.
     """
+
+    rounds = 0
+    loops = False  # it has stopped in a loop, and not at a barrier
 
     def __init__(self, kernel: Any, block: Any, block_index: Any, index: Any, context: Context) -> None:
         super().__init__(kernel)
@@ -33,8 +40,16 @@ class _Thread(greenlet):  # type: ignore[misc]
         """Lets the other threads of the block come as far."""
         self.parent.switch()
 
+    def count_round(self) -> None:
+        """Counts a round of a `while` loop, and lets others go on after many."""
+        self.rounds += 1
+        if self.rounds % _ROUNDS == 0:
+            self.loops = True
+            self.parent.switch()
+
     def go_on(self, *args: Any) -> None:
-        """Runs it to its next barrier; an exception names the thread, and has the same type if possible."""
+        """Runs it to its next stop; an exception names the thread, and has the same type if possible."""
+        self.loops = False
         try:
             self.switch(*args)
         except Exception as error:  # noqa: BLE001 - the kernel's own, of any type
@@ -49,10 +64,12 @@ class _Thread(greenlet):  # type: ignore[misc]
 
 
 def mend_threads() -> None:
-    """Runs the threads of a block in turn, each until it ends or reaches a barrier.
+    """Runs blocks in turn, and the threads of a block, each until it ends or reaches a barrier.
 
-    In about half of a kernel's blocks and launches the last thread runs first. Shared memory holds a poison
-    before it is written. So a missing barrier shows in one order or the other.
+    In about half of a kernel's launches the last block runs first, and in about half of its blocks and
+    launches the last thread. Shared memory holds a poison before it is written. So a missing barrier, and
+    blocks that depend on each other, show in one order or the other. A thread may wait for another in a
+    `while` loop: after many rounds others go on.
 
     Numba's simulator starts a thread of the operating system for each, and asks all of them in a loop whether
     they wait, which takes five to thirty times as long. It also takes a kernel for done that raised an
@@ -62,25 +79,50 @@ def mend_threads() -> None:
     from numba.cuda.simulator import kernelapi
 
     block_class, its_thread = original(simulated, "BlockManager"), original(simulated, "BlockThread")
-    dim3 = original(kernelapi, "Dim3")
+    dim3, shared_class = original(kernelapi, "Dim3"), original(kernelapi, "FakeCUDAShared")
 
     def run(self: Any, grid_point: Sequence[int], *args: Any) -> None:
-        here = dim3(*grid_point)
-        with np.errstate(all="ignore", divide="raise" if self._debug else "ignore"):  # a GPU does not warn
+        """Runs a block until it ends or has looped for long; the last call of a launch ends them all."""
+        kernel, last = HERE.kernel, tuple(size - 1 for size in self._grid_dim)
+        place = np.subtract(last, grid_point).tolist() if SimulatedLaunches.backwards else grid_point
+        block = greenlet(partial(threads_in_turn, self, place, args))
+        block.gr_context = copy_context()
+        block.shared = shared_class(kernel.shared._dynshared_size)
+        block.shared._dynshared[:] = unwritten(block.shared._dynshared_size, np.byte)
+        blocks = vars(kernel).setdefault("blocks", [])  # those that have not ended
+        blocks.append(block)
+        turn = [block]
+        try:
+            while turn:
+                for each in turn:
+                    kernel._shared = each.shared
+                    each.switch()
+                blocks[:] = [each for each in blocks if not each.dead]
+                turn = blocks[::-1] if tuple(grid_point) == last else []
+        finally:
+            for each in blocks if turn else ():
+                if not each.dead:  # another one failed
+                    each.throw()
+
+    def threads_in_turn(block: Any, place: Sequence[int], args: Any) -> None:
+        here = dim3(*place)
+        with np.errstate(all="ignore", divide="raise" if block._debug else "ignore"):  # a GPU does not warn
             context = copy_context()  # a greenlet has a context of its own, and NumPy's errstate is in that
         threads = [
-            _Thread(self._f, self, here, dim3(*index), context) for index in np.ndindex(*self._block_dim)
+            _Thread(block._f, block, here, dim3(*index), context) for index in np.ndindex(*block._block_dim)
         ]
-        if SimulatedLaunches.backwards != (sum(grid_point) % 2 == 1):
+        if SimulatedLaunches.backwards != (sum(place) % 2 == 1):
             threads.reverse()
-        shared = HERE.kernel.shared
-        shared._allocations.clear()
-        shared._dynshared[:] = unwritten(shared._dynshared_size, np.byte)
+        turns = 0
         try:
             for thread in threads:
                 thread.go_on(*args)
             while waiting := [thread for thread in threads if not thread.dead]:
-                for thread in waiting:
+                looping = [thread for thread in waiting if thread.loops]
+                turns += bool(looping)
+                if looping and turns > _ROUNDS:
+                    getcurrent().parent.switch()
+                for thread in looping or waiting:
                     thread.go_on()
         finally:
             for thread in threads:

@@ -532,6 +532,64 @@ def check_a_kernel_that_is_launched_twice_in_each_call_has_both_orders_in_both_p
     assert set(first) == set(second) == {(0, 1), (1, 0)}
 
 
+def check_blocks_run_in_both_orders_in_grids_of_each_shape():
+    @cuda.jit
+    def kernel(x):
+        places.append(tuple(cuda.blockIdx))
+        x[0] = 0
+
+    for grid in ((3,), (2, 3), (2, 1, 3)):
+        orders = []
+        for _ in range(2):
+            places = []
+            kernel[grid, 1](np.zeros(1))
+            orders.append(places)
+        assert sorted(places) == list(np.ndindex(grid + (1,) * (3 - len(grid))))
+        assert orders[0] == orders[1][::-1]
+
+
+def check_threads_that_wait_in_a_loop_for_a_thread_or_a_block_go_on_in_both_orders():
+    @cuda.jit
+    def sum_up(x, sums, flags):
+        block, shared = cuda.blockIdx.x, cuda.shared.array(2, np.int64)
+        shared[cuda.threadIdx.x] = x[cuda.grid(1)]
+        if cuda.threadIdx.x == 0:
+            while flags[block] == 0:  # which the other thread sets
+                cuda.threadfence()
+            while block > 0 and cuda.atomic.add(flags, block - 1, 0) < 2:
+                pass
+            before = sums[block - 1] if block > 0 else 0
+            sums[block] = before + shared[0] + shared[1]
+        cuda.atomic.add(flags, block, 1)
+        cuda.syncthreads()
+        shared[0] = 0
+
+    for _ in range(2):
+        sums, flags = np.zeros((2, 5), np.int64)
+        sum_up[5, 2](np.arange(10), sums, flags)
+        assert sums.tolist() == [1, 6, 15, 28, 45]
+
+
+def check_an_error_ends_the_blocks_that_wait():
+    ended = []
+
+    @cuda.jit
+    def kernel(flags):
+        try:
+            while flags[0] == 0:
+                if cuda.grid(1) == 5:
+                    raise ValueError("no")
+        finally:
+            ended.append(cuda.grid(1))
+
+    for _ in range(2):
+        ended.clear()
+        with pytest.raises(ValueError, match=r"tid=\[1, 0, 0\] ctaid=\[2, 0, 0\]: no"):
+            kernel[4, 2](np.zeros(1))
+        assert ended[0] == 5
+        assert sorted(ended) in ([0, 1, 2, 3, 4, 5], [5, 6, 7]), ended
+
+
 def check_a_kernel_in_debug_raises_where_it_divides_by_zero_and_leaves_the_host_as_it_was():
     @cuda.jit(debug=True, opt=False)
     def kernel(x):
