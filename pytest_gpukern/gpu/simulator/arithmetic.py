@@ -10,11 +10,13 @@ from __future__ import annotations
 import __future__
 
 import ast
+import cmath
 import copy
 import functools
 import linecache
 import math
 import operator
+import warnings
 from collections.abc import Callable
 from functools import partial
 from types import CellType, CodeType, FunctionType
@@ -31,6 +33,8 @@ _WIDE: dict[type, type[np.integer[Any]]] = {
 _BOOLEANS = {bool, np.bool_}
 _BEYOND_FLOAT32 = _WIDE.keys() - {bool, np.bool_, np.int8, np.uint8, np.int16}
 """Whole numbers with which a float32 becomes float64."""
+_WIDER = {np.float16: np.float64, np.float32: np.float64, np.complex64: np.complex128}
+"""Type of a narrow number → what it becomes with one of those."""
 _REAL = (int, float, np.integer, np.floating, np.bool_)
 _TYPED: dict[type, Callable[[Any], Any]] = {float: np.float64, complex: np.complex128}
 Binary = Callable[[Any, Any], Any]
@@ -53,10 +57,14 @@ class _Rules(dict[tuple[type, type], Binary]):
     def _rule(self, left: type, right: type) -> Binary:
         operate, wide = self.operate, (_WIDE.get(left), _WIDE.get(right))
         if None in wide:
-            if left is np.float32 and right in _WIDE and operate is operator.pow:
-                return lambda x, y: operate(x, int(y))  # a float32
-            if np.float32 in (left, right) and not _BEYOND_FLOAT32.isdisjoint((left, right)):
-                return self._in(np.float64)
+            if left in (np.float16, np.float32) and right in _WIDE and operate is operator.pow:
+                return lambda x, y: operate(np.float32(x), int(y))
+            narrow = _WIDER.keys() & {left, right}
+            if narrow and not _BEYOND_FLOAT32.isdisjoint((left, right)):
+                return self._in(_WIDER[narrow.pop()])
+            widens = operate in (operator.floordiv, operator.mod, operator.pow) or np.uint8 in (left, right)
+            if widens and np.float16 in narrow and {left, right} <= {np.float16, *_WIDE}:
+                return self._in(np.float32)
             if left in _TYPED or right in _TYPED:
                 return lambda x, y: operate(_TYPED.get(left, _same)(x), _TYPED.get(right, _same)(y))
             return operate  # of records, texts and the like as well
@@ -153,7 +161,7 @@ def called(function: Any) -> Any:
 
 @functools.cache
 def _calls() -> dict[int, Callable[..., Any]]:
-    """The identity of a function → what stands for it: casts that wrap, and `math` without exceptions."""
+    """The identity of a function → what stands for it: casts that wrap, `math` without exceptions."""
     from numba import types as numbas
     from numba.cuda import types
 
@@ -169,12 +177,36 @@ def _calls() -> dict[int, Callable[..., Any]]:
         def call(*values: Any) -> Any:
             if not all(isinstance(value, _REAL) for value in values):  # NumPy's, of complex numbers
                 return function(*values)
-            kind = np.float32 if all(type(value) is np.float32 for value in values) else np.float64
+            kinds = set(map(type, values))
+            kind: Any = np.float32 if kinds <= {np.float16, np.float32} else np.float64
+            if kinds == {np.float16} and name in _IN_HALF:
+                kind = np.float16
             try:
                 return kind(function(*map(kind, values)))
             except (OverflowError, ValueError) as error:  # too large, at a pole, or of -inf
                 pole = name == "lgamma" or not values[0]
                 return kind(math.inf if pole or isinstance(error, OverflowError) else math.nan)
+
+        return call
+
+    def of_complex(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*values: Any) -> Any:
+            kind = np.result_type(np.complex64, *map(type, values)).type
+            return function(*map(kind, values))
+
+        return call
+
+    def extreme(pick: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*values: Any, **options: Any) -> Any:
+            among = values if len(values) > 1 else [*values[0]]
+            kinds = set(map(type, among))
+            if options or kinds == {int} or not all(issubclass(kind, _REAL) for kind in kinds):
+                return pick(among, **options)
+            typed = [*map(np.result_type(*kinds).type, among)]
+            if len(values) == 2 and kinds <= _TO_PTX:  # which returns the number, and orders the zeros
+                numbers = [value for value in typed if value == value] or typed
+                return pick(numbers, key=lambda value: (value, math.copysign(1, value)))
+            return pick(typed)
 
         return call
 
@@ -187,7 +219,14 @@ def _calls() -> dict[int, Callable[..., Any]]:
         sum: lambda values, start=0: functools.reduce(add, values, start),
         divmod: lambda left, right: (floordiv(left, right), mod(left, right)),
         round: cast(np.int64, np.rint),
-        **{getattr(math, name): cast(np.int64, getattr(np, name)) for name in ("floor", "ceil", "trunc")},
+        **{pick: extreme(pick) for pick in (max, min)},
+        cmath.log: of_complex(lambda *values: functools.reduce(operator.truediv, map(np.log, values))),
+        cmath.log10: of_complex(np.log10),
+        cmath.phase: of_complex(np.angle),
+        cmath.polar: of_complex(lambda z: (abs(z), np.angle(z))),
+        cmath.rect: of_complex(lambda length, angle: length.real * np.exp(angle * 1j)),
+        **{getattr(cmath, name): of_complex(getattr(np, name)) for name in _CMATH},
+        range: lambda *limits: range(*map(int, limits)),  # also of floats, as `math.floor` returns them
         float: lambda *value: value[0] if isinstance(value[0], np.floating) else np.float64(*value),
         pow: _Rules(operator.pow).apply,
         math.ldexp: np.ldexp,
@@ -204,9 +243,14 @@ def _calls() -> dict[int, Callable[..., Any]]:
 _MATH = (
     *("exp", "expm1", "log", "log1p", "log2", "log10", "sqrt", "pow", "fmod", "hypot", "fabs", "copysign"),
     *("sin", "cos", "tan", "sinh", "cosh", "tanh", "erf", "erfc", "gamma", "lgamma"),
-    *("asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh"),
+    *("asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh", "floor", "ceil", "trunc"),
 )
-_CALLED = {"floor", "ceil", "trunc", "ldexp", *_MATH, *(kind.__name__ for kind in _WIDE)}
+_CMATH = ("exp", "sqrt", *(a + f + h for a in ("", "a") for f in ("sin", "cos", "tan") for h in ("", "h")))
+_IN_HALF = {*("exp", "log", "log2", "log10", "sqrt", "sin", "cos"), *("fabs", "floor", "ceil", "trunc")}
+"""Functions of which Numba makes a float16 of a float16; of others a float32."""
+_TO_PTX = {float, np.float32, np.float64}
+"""Types of two numbers of which `max` and `min` are one instruction; of others they compare."""
+_CALLED = {"ldexp", "phase", "polar", "rect", *_MATH, *(kind.__name__ for kind in _WIDE)}
 _BINARY = (
     {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv"}
     | {ast.Mod: "mod", ast.Pow: "pow", ast.LShift: "lshift", ast.RShift: "rshift"}
@@ -284,7 +328,7 @@ def _is_constant(node: ast.expr) -> bool:
 def typed_as_on_a_gpu(function: Any) -> Any:
     """Returns a copy of a function that computes with the types of a GPU; its literals, such as 0.5, as well.
 
-    Without its source, as of `exec`, only literals become NumPy's float64.
+    Without a source that `linecache` has, as of `exec`, only literals become NumPy's float64.
     """
     if not isinstance(function, FunctionType):
         return function
@@ -306,11 +350,12 @@ def _typed(code: CodeType, filename: str) -> CodeType:
         return np.float64(value) if type(value) is float else value
 
     linecache.checkcache(filename)
-    functions, codes = _functions_of("".join(linecache.getlines(filename)))
-    for node in functions:
-        if _is_source(node, codes, code):
-            code = _compiled(_Typed().visit(copy.deepcopy(node)), code)
-            break
+    with warnings.catch_warnings(action="ignore"):  # Python warned when it compiled the file, as of "\\d"
+        functions, codes = _functions_of("".join(linecache.getlines(filename)))
+        for node in functions:
+            if _is_source(node, codes, code):
+                code = _compiled(_Typed().visit(copy.deepcopy(node)), code)
+                break
     return code.replace(co_consts=literal(code.co_consts))
 
 

@@ -245,7 +245,7 @@ def mend_shared_memory() -> None:
 
 
 def mend_atomics() -> None:
-    """Has atomic operations take any number for an array of whole numbers, and wrap."""
+    """Has atomic operations take any number for an array of whole numbers, and wrap; floats as an index."""
     from numba.cuda.simulator import kernelapi
 
     from pytest_gpukern.gpu.simulator.arithmetic import fitting
@@ -253,7 +253,8 @@ def mend_atomics() -> None:
     def fitted(operate: Any, indices: int) -> Any:
         def atomic(self: Any, array: Any, *given: Any) -> Any:
             values = (fitting(value, array.dtype) for value in given[indices:])
-            return operate(self, array, *given[:indices], *values)
+            places = (tuple(map(int, at)) if isinstance(at, tuple) else int(at) for at in given[:indices])
+            return operate(self, array, *places, *values)
 
         return atomic
 

@@ -5,6 +5,7 @@ import asyncio
 import functools
 import importlib.util
 import json
+import linecache
 import sys
 import threading
 import time
@@ -270,6 +271,17 @@ def check_an_augmented_assignment_loads_before_it_computes_and_lambdas_of_one_li
     assert out.tolist() == [300, 20_000]
 
 
+def check_a_kernel_made_by_exec_has_those_types_if_linecache_has_its_lines():
+    text, names = 'def kernel(x, out):\n    "\\d"\n    out[0] = x[0] + x[0]\n', {}
+    linecache.cache["<of a template>"] = (len(text), None, text.splitlines(keepends=True), "<of a template>")
+    with warnings.catch_warnings(action="ignore"):
+        exec(compile(text, "<of a template>", "exec"), names)
+    out = np.zeros(1, np.int64)
+    with warnings.catch_warnings(action="error"):  # of "\\d" once more
+        cuda.jit(names["kernel"])[1, 1](np.array([200], np.uint8), out)
+    assert out[0] == 400
+
+
 def check_math_returns_what_a_gpu_does_where_python_raises():
     import math
     from math import exp
@@ -285,6 +297,89 @@ def check_math_returns_what_a_gpu_does_where_python_raises():
         cuda.jit(numbers)[1, 1](np.array([1000, 0], dtype), out)
         inf, nan = np.inf, np.nan
         np.testing.assert_array_equal(out, [inf, inf, -inf, -inf, inf, inf, nan, nan, nan, inf, 0])
+
+
+def check_max_and_min_of_two_floats_are_instructions_and_others_compare():
+    """As `cuda.compile_ptx` shows: max.f64 of two floats, which returns the number; else setp and selp."""
+    nan, half, single = np.nan, np.float16, np.float32
+    largest = cuda.jit(device=True)(named(lambda *x: max(*x)))
+    smallest = cuda.jit(device=True)(named(lambda *x: min(*x)))
+    for given, most, least in (
+        ((nan, 1.0), 1.0, 1.0),
+        ((np.float64(1), nan), 1.0, 1.0),
+        ((single(nan), single(1)), single(1), single(1)),
+        ((single(nan), 2.0), 2.0, 2.0),
+        ((nan, nan), nan, nan),
+        ((-0.0, 0.0), 0.0, -0.0),
+        ((0.0, -0.0), 0.0, -0.0),
+        ((single(nan), 0), nan, nan),
+        ((0, single(nan)), 0.0, 0.0),
+        ((half(nan), half(1)), half(nan), half(nan)),
+        ((half(1), single(nan)), single(1), single(1)),
+        ((nan, 1.0, 2.0), nan, nan),
+        ((1.0, nan, 2.0), 2.0, 1.0),
+        (((nan, 1.0),), nan, nan),
+        ((np.uint8(200), np.int8(-3)), np.int16(200), np.int16(-3)),
+        ((np.int64(-1), np.uint64(5)), 5.0, -1.0),
+        ((3, np.int32(2)), np.int64(3), np.int64(2)),
+    ):
+        for got, expected in ((largest(*given), most), (smallest(*given), least)):
+            assert repr(np.asarray(got)) == repr(np.asarray(expected)), (given, got)
+    larger = cuda.vectorize(["float32(float32, float32)"])(named(lambda a, b: max(a, b)))
+    assert larger(np.array([nan, 1], "f4"), np.array([1, nan], "f4")).tolist() == [1, 1]
+
+
+def check_narrow_floats_have_the_types_that_numba_compiles():
+    import math
+
+    def compute(x, y, n):
+        return x * n, n - x, x**n, x // y, x % y, x**y
+
+    half, wide = np.float16, ("f8", "f8", "f4", "f4", "f4", "f4")
+    for x, y, n, expected in (
+        (half(3), half(2), 2, wide),
+        (half(3), np.int8(2), np.int64(2), wide),
+        (half(3), np.True_, np.uint16(2), wide),
+        (half(3), np.uint8(2), np.int8(2), ("f2", "f2", "f4", "f4", "f4", "f4")),
+        (half(3), half(2), np.uint8(2), ("f4",) * 6),
+    ):
+        assert [value.dtype for value in cuda.jit(device=True)(compute).fn(x, y, n)] == [*expected]
+    products = cuda.jit(device=True)(named(lambda z: (z * 2, 2 + z, z**2, z * np.uint16(2), z * np.int16(2))))
+    assert [value.dtype for value in products.fn(np.complex64(1j))] == ["c16"] * 4 + ["c8"]
+    functions = cuda.jit(device=True)(
+        named(lambda x: (math.exp(x), math.sqrt(x), math.tanh(x), math.pow(x, x)))
+    )
+    assert [value.dtype for value in functions.fn(half(12))] == ["f2", "f2", "f4", "f4"]
+    rounded = cuda.jit(device=True)(named(lambda x: (math.floor(x), math.ceil(x), math.trunc(x))))
+    assert [value.dtype for value in rounded.fn(np.float32(1e20))] == ["f4"] * 3
+    assert rounded.fn(-2.5) == (-3, -2, -2)
+
+    def count(x, out):
+        for i in range(math.ceil(x)):
+            cuda.atomic.add(out, (0, math.floor(x - i)), 1)
+
+    out = np.zeros((1, 3), np.int32)
+    cuda.jit(count)[1, 1](2.5, out)
+    assert out.tolist() == [[1, 1, 1]]
+
+
+def check_cmath_returns_what_a_gpu_does_where_python_raises():
+    import cmath
+    from cmath import exp
+
+    def numbers(z, zero, out):
+        out[0], out[1], out[2] = exp(z), cmath.sinh(z), cmath.log(zero)
+        out[3], out[4] = cmath.log10(zero), cmath.atanh(zero + 1)
+        out[5], out[6], out[7] = cmath.log(z, 10), cmath.phase(-1 + zero), cmath.polar(z)[0]
+        out[8], out[9] = cmath.rect(2.0, 0.5), cmath.acos(zero) + cmath.sqrt(-1 + zero)
+
+    expected = [np.inf, np.inf, -np.inf, -np.inf, np.inf, 3, np.pi, 1000, 2 * np.cos(0.5), np.pi / 2]
+    for kind in (np.complex64, np.complex128):
+        out = np.zeros(10, complex)
+        cuda.jit(numbers)[1, 1](kind(1000), kind(0), out)
+        np.testing.assert_allclose(out.real, expected, rtol=1e-6)
+        np.testing.assert_allclose(out[8:].imag, [2 * np.sin(0.5), 1], rtol=1e-6)
+        assert cuda.jit(device=True)(named(lambda z: cmath.exp(z))).fn(kind(1j)).dtype == kind
 
 
 # --- guvectorize ----------------------------------------------------------------------------------
