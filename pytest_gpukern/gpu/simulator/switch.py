@@ -6,6 +6,7 @@ For Numba that is its CUDA simulator, for Triton its interpreter. Numba's serves
 import importlib.util
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -155,6 +156,21 @@ def _mend(load: Callable[[], None] = lambda: None) -> None:
     setattr(simulator, _MARK, True)
 
 
+def _mend_random(load: Callable[[], None]) -> None:
+    """Loads Numba's random numbers as functions that warn of nothing, as if they were compiled.
+
+    In the simulator Numba's `jit` takes them for the host, warns, and runs them in Python.
+    """
+    with warnings.catch_warnings(action="ignore"):
+        load()
+    import numpy as np
+
+    module = sys.modules["numba.cuda.random"]
+    for name, function in [*vars(module).items()]:
+        if hasattr(function, "py_func"):
+            setattr(module, name, np.errstate(over="ignore")(function.py_func))
+
+
 def _mend_interpreter(load: Callable[[], None]) -> None:
     """Loads Triton's interpreter and fixes it."""
     load()
@@ -186,6 +202,7 @@ def _mend_autotuner(load: Callable[[], None]) -> None:
 
 _MENDED = {
     "numba.cuda": _mend,
+    "numba.cuda.random": _mend_random,
     "triton.runtime.interpreter": _mend_interpreter,
     "triton.runtime.autotuner": _mend_autotuner,
 }

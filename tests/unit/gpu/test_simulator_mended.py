@@ -382,6 +382,22 @@ def check_cmath_returns_what_a_gpu_does_where_python_raises():
         assert cuda.jit(device=True)(named(lambda z: cmath.exp(z))).fn(kind(1j)).dtype == kind
 
 
+def check_random_numbers_warn_of_nothing():
+    with warnings.catch_warnings(action="error"):
+        from numba.cuda import random
+
+        @cuda.jit
+        def draw(states, out):
+            i = cuda.grid(1)
+            out[i, 0] = random.xoroshiro128p_uniform_float32(states, i)
+            out[i, 1] = random.xoroshiro128p_normal_float64(states, i)
+
+        states, out = random.create_xoroshiro128p_states(3, seed=1, subsequence_start=1), np.zeros((3, 2))
+        draw[1, 3](states, out)
+    expected = [[0.87634873, -1.54258806], [0.87109089, 0.84045613], [0.93648076, 0.16220262]]
+    np.testing.assert_allclose(out, expected, rtol=1e-7)
+
+
 # --- guvectorize ----------------------------------------------------------------------------------
 
 
