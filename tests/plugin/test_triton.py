@@ -214,6 +214,30 @@ def test_a_write_outside_an_allocation_is_a_fault_and_no_crash_and_a_read_there_
         assert ("wrong" in name) == (": out of bounds" in (of["diagnosis"] or "")), (name, of["diagnosis"])
 
 
+IN_ORDER = """
+@triton.jit
+def chain(y):
+    place = tl.program_id(0)
+    for axis in tl.static_range(1, 3):
+        place = place * tl.num_programs(axis) + tl.program_id(axis)
+    before = tl.load(y + place - 1, mask=place > 0, other=0.0)  # of a program that may not have run
+    tl.store(y + place, before + 1)
+
+
+@pytest.mark.parametrize("grid", [(6,), (2, 3), (1, 3, 2)])
+@pytest.mark.gpu_benchmark(outputs="y")
+def test_it(gpu_benchmark, grid):
+    y = torch.empty(6)
+    gpu_benchmark(chain[grid], y)
+    gpu_benchmark.verify(y, torch.arange(1.0, 7.0))
+"""
+
+
+def test_programs_run_in_both_orders(pytester):
+    pytester.makepyfile(test_it="import pytest\n" + KERNELS + IN_ORDER)
+    pytester.runpytest_subprocess("--gpukern-simulator=auto").assert_outcomes(failed=3)
+
+
 GIVEN_WRONGLY = """
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("name", ["numpy", "mixed", "chosen", "missing", "right"])
