@@ -184,7 +184,7 @@ def _calls() -> dict[int, Callable[..., Any]]:
             try:
                 return kind(function(*map(kind, values)))
             except (OverflowError, ValueError) as error:  # too large, at a pole, or of -inf
-                pole = name == "lgamma" or not values[0]
+                pole = name == "lgamma" or (not values[0] and name != "remainder")
                 return kind(math.inf if pole or isinstance(error, OverflowError) else math.nan)
 
         return call
@@ -230,6 +230,7 @@ def _calls() -> dict[int, Callable[..., Any]]:
         float: lambda *value: value[0] if isinstance(value[0], np.floating) else np.float64(*value),
         pow: _Rules(operator.pow).apply,
         math.ldexp: np.ldexp,
+        math.remainder: quiet(math.remainder, "remainder"),  # NumPy's is another
     }
     for name in _MATH:  # NumPy's make float16 of int8
         call = quiet(getattr(np, name, getattr(math, name)), name)
@@ -241,16 +242,34 @@ def _calls() -> dict[int, Callable[..., Any]]:
 
 
 _MATH = (
-    *("exp", "expm1", "log", "log1p", "log2", "log10", "sqrt", "pow", "fmod", "hypot", "fabs", "copysign"),
+    *(
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log1p",
+        "log2",
+        "log10",
+        "sqrt",
+        "pow",
+        "fmod",
+        "hypot",
+        "fabs",
+        "copysign",
+    ),
+    *("degrees", "radians"),
     *("sin", "cos", "tan", "sinh", "cosh", "tanh", "erf", "erfc", "gamma", "lgamma"),
     *("asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh", "floor", "ceil", "trunc"),
 )
 _CMATH = ("exp", "sqrt", *(a + f + h for a in ("", "a") for f in ("sin", "cos", "tan") for h in ("", "h")))
-_IN_HALF = {*("exp", "log", "log2", "log10", "sqrt", "sin", "cos"), *("fabs", "floor", "ceil", "trunc")}
+_IN_HALF = {
+    *("exp", "exp2", "log", "log2", "log10", "sqrt", "sin", "cos"),
+    *("fabs", "floor", "ceil", "trunc"),
+}
 """Functions of which Numba makes a float16 of a float16; of others a float32."""
 _TO_PTX = {float, np.float32, np.float64}
 """Types of two numbers of which `max` and `min` are one instruction; of others they compare."""
-_CALLED = {"ldexp", "phase", "polar", "rect", *_MATH, *(kind.__name__ for kind in _WIDE)}
+_CALLED = {"ldexp", "remainder", "phase", "polar", "rect", *_MATH, *(kind.__name__ for kind in _WIDE)}
 _BINARY = (
     {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv"}
     | {ast.Mod: "mod", ast.Pow: "pow", ast.LShift: "lshift", ast.RShift: "rshift"}

@@ -291,12 +291,15 @@ def check_math_returns_what_a_gpu_does_where_python_raises():
         out[3], out[4], out[5] = math.log(x[1]), math.pow(x[1], -1.0), math.lgamma(-1.0)
         out[6], out[7], out[8] = math.sqrt(-x[0]), math.fmod(1.0, x[1]), math.gamma(-1.0)
         out[9], out[10] = 1 / int(x[1]), math.erf(x[1])
+        out[11], out[12], out[13] = math.exp2(10 * x[0]), math.remainder(x[1], x[1]), math.remainder(5.0, 3.0)
 
     for dtype in ("float32", "float64"):
-        out = np.ones(11)
+        out = np.ones(14)
         cuda.jit(numbers)[1, 1](np.array([1000, 0], dtype), out)
         inf, nan = np.inf, np.nan
-        np.testing.assert_array_equal(out, [inf, inf, -inf, -inf, inf, inf, nan, nan, nan, inf, 0])
+        np.testing.assert_array_equal(
+            out, [inf, inf, -inf, -inf, inf, inf, nan, nan, nan, inf, 0, inf, nan, -1]
+        )
 
 
 def check_max_and_min_of_two_floats_are_instructions_and_others_compare():
