@@ -242,30 +242,12 @@ def _calls() -> dict[int, Callable[..., Any]]:
 
 
 _MATH = (
-    *(
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log1p",
-        "log2",
-        "log10",
-        "sqrt",
-        "pow",
-        "fmod",
-        "hypot",
-        "fabs",
-        "copysign",
-    ),
-    *("degrees", "radians"),
-    *("sin", "cos", "tan", "sinh", "cosh", "tanh", "erf", "erfc", "gamma", "lgamma"),
-    *("asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh", "floor", "ceil", "trunc"),
+    *("exp", "expm1", "log", "log1p", "log2", "log10", "sqrt", "pow", "fmod", "hypot", "fabs", "copysign"),
+    *("sin", "cos", "tan", "sinh", "cosh", "tanh", "erf", "erfc", "gamma", "lgamma", "exp2", "degrees"),
+    *("asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh", "floor", "ceil", "trunc", "radians"),
 )
 _CMATH = ("exp", "sqrt", *(a + f + h for a in ("", "a") for f in ("sin", "cos", "tan") for h in ("", "h")))
-_IN_HALF = {
-    *("exp", "exp2", "log", "log2", "log10", "sqrt", "sin", "cos"),
-    *("fabs", "floor", "ceil", "trunc"),
-}
+_IN_HALF = {"exp", "exp2", "log", "log2", "log10", "sqrt", "sin", "cos", "fabs", "floor", "ceil", "trunc"}
 """Functions of which Numba makes a float16 of a float16; of others a float32."""
 _TO_PTX = {float, np.float32, np.float64}
 """Types of two numbers of which `max` and `min` are one instruction; of others they compare."""
