@@ -38,6 +38,8 @@ _WIDER = {np.float16: np.float64, np.float32: np.float64, np.complex64: np.compl
 _REAL = (int, float, np.integer, np.floating, np.bool_)
 _TYPED: dict[type, Callable[[Any], Any]] = {float: np.float64, complex: np.complex128}
 Binary = Callable[[Any, Any], Any]
+ROUNDS = 100
+"""Rounds of `while` loops after which other threads go on; as many turns of these, and other blocks go on."""
 
 
 class _Rules(dict[tuple[type, type], Binary]):
@@ -148,10 +150,14 @@ def update(operate: Callable[[Any, Any], Any], place: tuple[Any, Any, Any], valu
 
 
 def count_round() -> None:
-    """Counts a round of a `while` loop of the simulated thread that runs it."""
-    count = getattr(getcurrent(), "count_round", None)  # none on the host
-    if count is not None:
-        count()
+    """Counts a round of a `while` loop, and lets other threads go on after many."""
+    thread = getcurrent()
+    try:
+        thread.rounds += 1
+    except AttributeError:  # not in a kernel
+        return
+    if thread.rounds % ROUNDS == 0:
+        thread.pause()
 
 
 def called(function: Any) -> Any:

@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 from greenlet import getcurrent, greenlet
 
+from pytest_gpukern.gpu.simulator.arithmetic import ROUNDS
 from pytest_gpukern.gpu.simulator.launch import HERE, SimulatedLaunches, unwritten
 from pytest_gpukern.gpu.simulator.patching import original, replace
-
-_ROUNDS = 100
-"""Rounds of `while` loops after which other threads go on; as many turns of these, and other blocks go on."""
 
 
 class _Thread(greenlet):  # type: ignore[misc]
@@ -25,7 +23,7 @@ class _Thread(greenlet):  # type: ignore[misc]
     It has the attributes of the simulator's own thread that kernels ask for.
     """
 
-    rounds = 0
+    rounds = 0  # of its `while` loops
     loops = False  # it has stopped in a loop, and not at a barrier
 
     def __init__(self, kernel: Any, block: Any, block_index: Any, index: Any, context: Context) -> None:
@@ -40,12 +38,10 @@ class _Thread(greenlet):  # type: ignore[misc]
         """Lets the other threads of the block come as far."""
         self.parent.switch()
 
-    def count_round(self) -> None:
-        """Counts a round of a `while` loop, and lets others go on after many."""
-        self.rounds += 1
-        if self.rounds % _ROUNDS == 0:
-            self.loops = True
-            self.parent.switch()
+    def pause(self) -> None:
+        """Lets others go on, since a loop may wait for one of them."""
+        self.loops = True
+        self.parent.switch()
 
     def go_on(self, *args: Any) -> None:
         """Runs it to its next stop; an exception names the thread, and has the same type if possible."""
@@ -120,7 +116,7 @@ def mend_threads() -> None:
             while waiting := [thread for thread in threads if not thread.dead]:
                 looping = [thread for thread in waiting if thread.loops]
                 turns += bool(looping)
-                if looping and turns > _ROUNDS:
+                if looping and turns > ROUNDS:
                     getcurrent().parent.switch()
                 for thread in looping or waiting:
                     thread.go_on()
