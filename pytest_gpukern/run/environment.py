@@ -127,7 +127,8 @@ class Environment:
         """Returns which state of the code is measured; nothing is known in a run that does not measure."""
         if self._rootdir is None or not self.settings.benchmark:
             return NO_PROVENANCE
-        with self.opened.looking_away() if self.opened is not None else contextlib.nullcontext():
+        opened = self.opened  # git reads files to find changes
+        with opened.looking_away(opened.project.tracked) if opened is not None else contextlib.nullcontext():
             return take_provenance(self._rootdir)
 
     def files_of(self, test: Path, reads: Sequence[str]) -> str | None:

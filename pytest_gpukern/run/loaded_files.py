@@ -17,12 +17,13 @@ import pkgutil
 import re
 import struct
 import sys
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from importlib.machinery import PathFinder
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from posixpath import basename, dirname, join, realpath  # as git writes paths
 from typing import Any
@@ -32,14 +33,19 @@ import msgspec
 from pytest_gpukern.gpu.fingerprint import asked_of_git
 from pytest_gpukern.package import FOLDER
 
-_BY_NAME = ("import_module", "__import__", "importorskip", "resolve_name", "run_module")
+_BY_NAME = r"(\w*_)?import(_\w*)?|importorskip|resolve_name|run_module|locate"
 """Functions that import what their first argument names."""
+_BY_MORE = (
+    r"run_path|spec_from_\w+|\w*FileLoader|(load|exec)_(module|source)|attach_stub|instantiate|EntryPoint"
+)
+_IMPORTS = re.compile(f"{_BY_NAME}|{_BY_MORE}|entry_points|walk_packages")
+"""These, and functions that import what a path, a file or an object names."""
 _NAME = re.compile(r"[\w-][\w.:-]*")
 """A string that may name a module."""
 _CACHED = re.compile(r"__pycache__/([^/]+?)\.[a-z]+-\d[^/]*\.pyc$")
 """A module's compiled code, by Python or by pytest."""
-_OF_PYTEST = re.compile(r"(^|/)(\.?pytest\.(ini|toml)|pyproject\.toml|tox\.ini|setup\.cfg)$")
-"""What another worker reads when it starts."""
+_OF_PYTEST = re.compile(r"(^|/)(\.?pytest\.(ini|toml)|pyproject\.toml|tox\.ini|setup\.cfg|\.git\w+)$")
+"""What another worker reads when it starts, itself or by git."""
 _OF_TOOLS = re.compile(r"(^|/)(__pycache__|\.(git|pytest_cache|hypothesis|mypy_cache|benchmarks))(/|$)")
 _NAME_OF_RECORD = re.compile(r"[^/]\.[\w-]+\.json$")
 _RECORDS = ({"schema", "problem", "device_model"}, {"schema", "problem", "cases"})
@@ -60,14 +66,15 @@ class Project:
     Attributes:
         top: its top folder.
         changed: files that differ from a commit; they count also if git does not have them.
+        read: files that it has read itself.
     """
 
     def __init__(self, top: Path) -> None:
-        self.top, self.changed = top, frozenset[str]()
+        self.top, self.changed, self.read = top, frozenset[str](), set[str]()
         self._own = f"{self.path_of(FOLDER)}/"  # which measures what a test does, and is no part of it
         self._imports_of = functools.cache(self._imports)
         self._named = functools.cache(self._files_named)
-        self._hash_of = functools.cache(self._hash_of_file)
+        self.hash_of = functools.cache(self._hash_of_file)
 
     @classmethod
     def around(cls, folder: Path) -> Project | None:
@@ -122,7 +129,7 @@ class Project:
             path = todo.pop()
             if path not in files and not path.startswith(self._own):
                 files.add(path)
-                imports, named, why = self._imports_of(path) if path.endswith(".py") else ((), (), "")
+                imports, named, why = self._imports_of(path)
                 untold = "" if path in self.comparable else f"git cannot tell whether {path} changed"
                 unsure = unsure or untold or why
                 todo += [*imports, *(named if texts else ())]
@@ -130,37 +137,55 @@ class Project:
 
     def _imports(self, path: str) -> tuple[frozenset[str], frozenset[str], str]:
         """Returns what a module imports, what its texts may name, and why it may import more."""
-        try:
-            tree = ast.parse((self.top / path).read_bytes())
-        except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):
-            return frozenset(), frozenset(), f"{path} cannot be read as Python"
-        parts, unsure = path.split("/"), ""
+        parts, unsure, named_here, is_module = path.split("/"), "", set[ast.expr](), path.endswith(".py")
         above = ["/".join(parts[:count]) for count in range(len(parts))]
-        installed = ("site-packages", "dist-packages")
-        on_path = {self.path_of(entry) for entry in sys.path if basename(entry) not in installed}
-        roots = {*above, *(folder for folder in on_path if not folder.startswith("/"))}
-        meant, named = {*product(above, ("__init__", "conftest"))}, set[tuple[str, str]]()
-        for node in ast.walk(tree):
+        roots, size = {*above, *self.roots}, 0 if _OF_PYTEST.search(path) else 1 << 18
+        self.read.add(path)
+        try:
+            with (self.top / path).open("rb") as file:
+                content = file.read(-1 if is_module else size)
+            text = "" if b"\0" in content else content.decode(errors="replace")
+            tree = ast.parse(content) if is_module else ast.Constant(text)
+        except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):
+            return frozenset(), frozenset(), f"{path} cannot be read"
+        meant, named = (
+            {*product(above, ("__init__", "conftest"))} if is_module else set(),
+            set[tuple[str, str]](),
+        )
+        for node in ast.walk(tree):  # what calls a function comes before its name
             match node:
                 case ast.Import():
                     meant |= {*product(roots, (alias.name for alias in node.names))}
                 case ast.ImportFrom(module=module, level=level):
                     names = [f"{module}.{alias.name}" if module else alias.name for alias in node.names]
                     meant |= {*product(above[-level:][:1] if level else roots, names)}
-                case ast.Constant(str(text)) if _NAME.fullmatch(text) or "import " in text:
-                    named |= {*product(roots, [of.partition(":")[0] for of in _NAME.findall(text)])}
-                case ast.alias(name=called, asname=str()) if called in _BY_NAME:
-                    unsure = f"{path} gives {called} another name"
-                case ast.Call(func=ast.Name(called) | ast.Attribute(attr=called)) if called in _BY_NAME:
-                    first = node.args[0] if node.args else None
-                    if not (isinstance(first, ast.Constant) and _NAME.fullmatch(str(first.value))):
+                case ast.Constant(str(text)):
+                    named |= {*product(roots, _named_in(text))}
+                case ast.List(elts) | ast.Tuple(elts):  # as [sys.executable, "-m", "a.module"]
+                    texts = [of.value for of in elts if isinstance(of, ast.Constant)]
+                    meant |= {*product(roots, (str(of) for m, of in pairwise(texts) if m == "-m"))}
+                case ast.Call(ast.Name(called) | ast.Attribute(attr=called), [ast.Constant(str(text)), *_]):
+                    if re.fullmatch(_BY_NAME, called) and _NAME.fullmatch(text):
+                        meant |= {*product(roots, _named_in(text))}
+                        named_here.add(node.func)
+                case ast.Name(called) | ast.Attribute(attr=called) | ast.alias(called, str()):
+                    runs_code = isinstance(node, ast.Name) and called in ("exec", "eval")
+                    if node not in named_here and (runs_code or _IMPORTS.fullmatch(called)):
                         unsure = f"{path}:{node.lineno} imports what its source does not name"
-                    else:
-                        meant |= {*product(roots, [str(first.value).partition(":")[0]])}
-        beside = self._named(above[-1], "*")
+                case ast.Subscript(ast.Attribute(ast.Name("sys"), "modules"), index, ast.Load()):
+                    if not isinstance(index, ast.Constant) and ast.unparse(index) != "__name__":
+                        unsure = f"{path}:{node.lineno} imports what its source does not name"
+        beside = self._named(above[-1], "*") if is_module else ()
         variants = frozenset(of for of in beside if basename(of).startswith(("on_", "wrong")))
         files = (frozenset[str]().union(*(self._named(*each) for each in of)) for of in (meant, named))
         return variants | next(files), next(files), unsure
+
+    @functools.cached_property
+    def roots(self) -> frozenset[str]:
+        """The folders of the repository from which Python imports when this is asked for first."""
+        installed = ("site-packages", "dist-packages")
+        on_path = {self.path_of(entry) for entry in sys.path if basename(entry) not in installed}
+        return frozenset(folder for folder in on_path if not folder.startswith("/"))
 
     def _files_named(self, folder: str, name: str) -> frozenset[str]:
         """Returns the modules, extensions and packages in a folder that a name may mean; `*` means any."""
@@ -176,6 +201,7 @@ class Project:
 
     def _hash_of_file(self, path: str) -> str | None:
         """Returns a hash of a file's content; None for a record of ours."""
+        self.read.add(path)
         try:
             content = (self.top / path).read_bytes()
         except OSError:
@@ -192,10 +218,19 @@ class Project:
 
         Records of ours are no part of what a test does, wherever a run keeps them and whoever reads them.
         """
-        files, unsure = self.loads(test, reads, [of for of in opened if self._hash_of(of) is not None])
-        hashes = ((path, self._hash_of(path)) for path in sorted(files))
+        files, unsure = self.loads(test, reads, [of for of in opened if self.hash_of(of) is not None])
+        hashes = ((path, self.hash_of(path)) for path in sorted(files))
         text = "".join(f"{path}\0{sha256}\0" for path, sha256 in hashes if sha256 is not None)
         return None if unsure else hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+
+
+def _named_in(text: str) -> set[str]:
+    """Returns what a text may name as a module: itself, `lib.k:run` in it, or any word where it imports."""
+    is_source = _NAME.fullmatch(text) or "import " in text
+    names = _NAME.findall(text) if is_source else re.findall(r"[^\W\d]\w*(?:[.:]\w+)+", text)
+    for module, those in re.findall(r"from\s+([\w.]+)\s+import[\s(]+([\w,\s]+)", text):
+        names += [f"{module}.{name}" for name in _NAME.findall(those)]
+    return {name.partition(":")[0] for name in names}
 
 
 BEFORE, BETWEEN = "before tests are collected", "between tests"
@@ -216,7 +251,7 @@ class OpenedFiles:
 
     def __init__(self, project: Project, rootdir: Path) -> None:
         self.project, self.rootdir, self.why_blind, self._queue = project, rootdir, "", -1
-        self._folders: dict[int, str] = {}
+        self._folders, self._made, self._began_s = dict[int, str](), set[str](), time.time()
         self._seen, self._loaded, self._held = set[str](), set[str](), tuple[object, ...]()
         self._new = defaultdict[str, set[str]](set)
         self._of_files = dict[str, set[str]]()  # test file → what was opened while its tests were collected
@@ -227,6 +262,7 @@ class OpenedFiles:
         )
         self._when, self._among_workers = BEFORE, os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1") != "1"
         self._opened = defaultdict[str, set[str]](set)
+        project.comparable  # noqa: B018 - git reads its own files now
         try:
             self._watch()
         except (OSError, AttributeError) as error:
@@ -308,18 +344,19 @@ class OpenedFiles:
         return {"opened": ours, "blind": self.why_blind}
 
     @contextmanager
-    def looking_away(self) -> Iterator[None]:
-        """Sees nothing of what is opened while entered, as by git, which reads files to find changes."""
+    def looking_away(self, from_files: Set[str] = frozenset()) -> Iterator[None]:
+        """Does not see while entered that some files are opened, or those that the project reads itself."""
         self._opened[self._when] |= self._events()
+        self.project.read = {*from_files}
         yield
-        self._events()
+        self._opened[self._when] |= self._events() - self.project.read
 
     def _events(self) -> set[str]:
         """Returns what was opened below the top since the last look.
 
-        A new file that was made meanwhile is none: its content does not come from the repository.
+        One that git does not have is none if it was made before: its content does not come from there.
         """
-        opened, made = set[str](), set[str]()
+        opened, tracked = set[str](), self.project.tracked
         with suppress(OSError):  # there is no more, or nobody looks any longer
             while content := os.read(self._queue, 1 << 16):
                 while content:
@@ -330,14 +367,12 @@ class OpenedFiles:
                         self.why_blind = "more files were opened at once than inotify tells"
                     elif name and not mask & self._FOLDER:
                         path = join(self._folders[watch], name)
+                        of = _CACHED.sub(r"\1.py", path)
                         if mask & self._CREATED:
-                            made.add(path)
-                        else:
-                            opened.add(_CACHED.sub(r"\1.py", path))
-        tracked = self.project.tracked
-        if self._among_workers:
-            opened = {of for of in opened if not _OF_PYTEST.search(of)}
-        return {of for of in opened if of in tracked or not (of in made or _OF_TOOLS.search(of))}
+                            self._made.add(path)
+                        elif of in tracked or not (of in self._made or _OF_TOOLS.search(of)):
+                            opened.add(of)
+        return {of for of in opened if not (self._among_workers and _OF_PYTEST.search(of))}
 
     def _strangers(self) -> set[str]:
         """Returns new modules and shared objects that no version stands for."""
@@ -352,7 +387,9 @@ class OpenedFiles:
         files = (file for file in (*modules, *map(os.fsdecode, mapped)) if isinstance(file, str))
         loaded = {file for file in files if file.startswith("/")}
         new, self._loaded = loaded - self._loaded, loaded
-        return {self.project.path_of(file) for file in new if not _is_installed(file)}
+        # What was made in this run was made of what was seen.
+        made = {of for of in new if Path(of).exists() and Path(of).stat().st_ctime > self._began_s}
+        return {self.project.path_of(file) for file in new - made if not _is_installed(file)}
 
     def close(self) -> None:
         if self._queue >= 0:

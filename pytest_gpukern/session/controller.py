@@ -126,22 +126,32 @@ class Controller:
         if self._config.pluginmanager.has_plugin("gpukern-isolation"):
             self._note_opened()
         self._selected = dict.fromkeys(item.nodeid for item in session.items)
+        self._ran  # noqa: B018 - tests may extend Python's path
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        """Notes what was opened here before workers start, which inherit its variables."""
+        """Says whole words where the terminal lacks signs."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None and plugin_requested(self._config):
             from pytest_gpukern.report.layout import spell_out
 
             spell_out(reporter._tw._file)
-        if distributes(self._config):
-            self._note_opened()
+
+    @pytest.hookimpl(optionalhook=True, wrapper=True)
+    def pytest_configure_node(self) -> Generator[None, Any, Any]:
+        """Notes what was opened here before a worker starts: it inherits variables, and is handed values."""
+        opened = self._config.stash.get(OPENED, None)
+        if opened is not None and self._ran is not None and self._ran.opened:
+            opened.carried()  # by the workers that have started, which tell it themselves
+        outcome = yield
+        self._note_opened()
+        return outcome
 
     def _note_opened(self) -> None:
         if self._ran is not None and (opened := self._config.stash.get(OPENED, None)) is not None:
             self._ran.take_opened(opened.carried())
-            opened.close()
+            if not distributes(self._config):  # further workers are handed values, too
+                opened.close()
 
     @functools.cached_property
     def _ran(self) -> Ran | None:
@@ -151,7 +161,7 @@ class Controller:
             return None
         from pytest_gpukern.session.unchanged import Ran
 
-        return Ran()
+        return Ran(self._config.rootpath)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from importlib.machinery import all_suffixes
 from pathlib import Path
-from posixpath import basename, dirname
+from posixpath import basename, dirname, splitext
 
 import pytest
 
@@ -58,11 +58,14 @@ _MODULES = tuple(all_suffixes())
 _LINK = "120000"
 """What git calls a symbolic link."""
 _VARIABLES = re.compile(
-    r"(?!\w+_(VISIBLE_DEVICES|DEVICE_ORDER))(NUMBA|TRITON|CUDA|TORCH\w*|PYTORCH|CUPY|PYCUDA|NVIDIA|NVCC|"
-    r"CUBLAS|CUDNN|CUTLASS|NCCL|OMP|KMP|GOMP|MKL|OPENBLAS|XLA|JAX|TF)_.*|LD_(LIBRARY_PATH|PRELOAD)|CC|CXX|"
-    r"PYTHON(PATH|OPTIMIZE|HASHSEED|WARNINGS|DEVMODE)|PYTEST_PLUGINS|C\w*FLAGS|C\w*PATH|LIBRARY_PATH"
+    r"(?!\w+_(VISIBLE_DEVICES|DEVICE_ORDER))(NUMBA|TRITON|HELION|TILELANG|TVM|CUDA|TORCH\w*|PYTORCH|CUPY|"
+    r"PYCUDA|NVIDIA|NVCC|NVRTC|CUBLAS|CUDNN|CUTLASS|CUTE|NCCL|OMP|KMP|GOMP|MKL|OPENBLAS|XLA|JAX|PALLAS|TF|TI|WP|"
+    r"WARP|HIP|HSA|ROCM|CMAKE|LLVM|MLIR)_.*|LD_(LIBRARY_PATH|PRELOAD)|CC|CXX|(C|CXX|CPP|CUDA|LD)FLAGS|"
+    r"PYTHON(PATH|OPTIMIZE|HASHSEED|WARNINGS|DEVMODE)|PYTEST_PLUGINS|C((PLUS)?_INCLUDE_)?PATH|LIBRARY_PATH"
 )
 """Environment variables that count; but not which card of a model a runner hands out: models are compared."""
+_NO_MATTER = re.compile(r"(-k|-m|--deselect|--ignore|--capture|--strict).*|-s|-pno:cacheprovider")
+"""Options that choose tests, or of which a test knows nothing."""
 
 
 def conditions(config: pytest.Config, project: Project) -> dict[str, str]:
@@ -70,6 +73,7 @@ def conditions(config: pytest.Config, project: Project) -> dict[str, str]:
     environment, settings, top = environment_of(config), settings_of(config), str(config.rootpath)
     found, plugins = environment.gpu.fingerprint, config.pluginmanager.list_plugin_distinfo()
     began, nvcc = config.stash.get(BEGAN_WITH, dict(os.environ)), shutil.which("nvcc")
+    options = [of for of in environment.children.options if not _NO_MATTER.fullmatch(of)]
     variables = {
         f"variable {name}": _hash(value.replace(top, ".").encode(errors="replace"))
         for name, value in began.items()
@@ -80,7 +84,7 @@ def conditions(config: pytest.Config, project: Project) -> dict[str, str]:
         "Python": f"{found.python_version} {sys.flags.optimize} {sys.flags.dev_mode}",
         "driver": f"{found.driver_version}",
         "card's model": environment.gpu.model_key(on_gpu=True) if environment.gpu.has_gpu else "none",
-        "options": f"{' '.join(environment.children.options)} timeout={settings.timeout_s}",
+        "options": f"{' '.join(options)} timeout={settings.timeout_s}",
         "threshold": f"{settings.threshold}",
         "folder of tests": project.path_of(config.rootpath),
         "plugins": " ".join(sorted({of.project_name for _, of in plugins})),
@@ -116,10 +120,12 @@ class Ran:
     Attributes:
         blind: why not all was seen that they opened, in words; empty if it was.
         opened: test, or when else → what was opened in it, as `OpenedFiles.carried` tells.
+        project: imports by Python's path as it is before tests run, which may extend it.
     """
 
-    def __init__(self) -> None:
-        self.blind = ""
+    def __init__(self, folder: Path) -> None:
+        self.blind, self.project = "", Project.around(folder)
+        self.project and self.project.roots  # noqa: B018 - it is asked for now
         self.opened, self._ended = defaultdict[str, set[str]](set), defaultdict[str, list[str]](list)
 
     def take(self, report: pytest.TestReport, carried: JsonDict) -> None:
@@ -144,7 +150,7 @@ def voucher_of(
 ) -> Voucher:
     """Returns for which tests a run vouches, or why for none."""
     settings, provenance = settings_of(config), environment_of(config).provenance
-    project = Project.around(config.rootpath)
+    project = ran.project
     elsewhere = sorted({of.provenance.state for of in results} - {provenance.state})
     refusals = {
         ran.blind: True,
@@ -167,16 +173,16 @@ def voucher_of(
     }
     passed, tests, explained = ran.passed - undecided, dict[str, tuple[str, ...]](), set[str]()
     shared, between = ran.opened.pop(BEFORE, set()), ran.opened.pop(BETWEEN, set())
-    for test, opened in ran.opened.items():
-        file = test.partition("::")[0]
-        path = project.path_of(config.rootpath / file)
+    path_of = {test: project.path_of(config.rootpath / test.partition("::")[0]) for test in ran.opened}
+    folders = {*map(dirname, path_of.values())}
+    for test, path in path_of.items():
         static, _ = project.imported(path, texts=False)
-        opened |= ran.opened.get(file, set())
+        opened = ran.opened[test] | ran.opened.get(test.partition("::")[0], set())
         if test in passed and project.comparable >= opened | static:
             tests[test] = tuple(sorted(opened - static))
-            shared |= {of for of in tests[test] if not of.startswith(f"{dirname(path)}/")}
-        else:  # it runs anyway; what git does not have would only have all others run, too
-            shared |= opened & project.tracked - static
+        own = f"{dirname(path)}/"  # whose files count for its tests, but not for those of folders in it
+        alone = set() if any(of.startswith(own) for of in folders) else project.comparable
+        shared |= {of for of in opened - static if not (of in alone and of.startswith(own))}
         explained |= {of for of in static if of.endswith(".py") and basename(of) != "conftest.py"}
     return Voucher(
         commit=provenance.commit or "",
@@ -276,7 +282,7 @@ def _changed_since(voucher: Voucher, project: Project, written: Set[str]) -> fro
     for of in sorted(how):
         is_link = _LINK in how[of] or (top / of).is_symlink()
         is_gone = how[of].endswith("D") and of.endswith(_MODULES)
-        is_found = how[of].endswith("A") and _may_be_found(of, data, opened)
+        is_found = how[of].endswith("A") and project.hash_of(of) and _may_be_found(of, data, opened)
         if _OF_ALL.fullmatch(of) or of in shared or is_link or is_gone or is_found:
             raise _NothingVouchesError(f"{of} changed, which concerns every test")
     if unsure:
@@ -285,10 +291,12 @@ def _changed_since(voucher: Voucher, project: Project, written: Set[str]) -> fro
 
 
 def _may_be_found(new: str, data: Set[str], opened: Set[str]) -> bool:
-    """Returns whether a new file lies where a test found others like it, or is called as one."""
+    """Returns whether a new file lies where a test found others like it, or is called, or ends, as one."""
     alike = {path for path in opened if path.endswith(".py") == new.endswith(".py")}
     folders = tuple({f"{dirname(path)}/" for path in alike & data})
-    return f"{dirname(new)}/".startswith(folders) or basename(new) in map(basename, alike)
+    suffix = splitext(new)[1]
+    ending = f"/{basename(new)}" if suffix in ("", ".py") else suffix
+    return f"{dirname(new)}/".startswith(folders) or any(f"/{path}".endswith(ending) for path in alike)
 
 
 def _why_not(voucher: Voucher, age: timedelta, config: pytest.Config, project: Project) -> str:

@@ -3,8 +3,10 @@
 One repository has a folder of tests for each way in which Python loads a file. One run vouches for them all.
 """
 
+import _bisect
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -14,6 +16,7 @@ from repositories import Repository
 from pytest_gpukern.run.loaded_files import _CACHED
 
 TEST = """
+import os
 from pathlib import Path
 import pytest
 HERE = Path(__file__).parent
@@ -48,7 +51,40 @@ LOADED = {
         "subprocess.run(['cat', TOP / 'include.cuh'], check=True)",
         "include.cuh",
     ),
-    "by_path": ("import runpy", "runpy.run_path(str(TOP / 'scripts/run.py'))", "scripts/run.py"),
+    "by_path": (
+        "import subprocess, sys",
+        "subprocess.run([sys.executable, TOP / 'scripts/run.py'], check=True)",
+        "scripts/run.py",
+    ),
+    "as_a_module": (
+        "import subprocess, sys",
+        "subprocess.run([sys.executable, '-m', 'scripts.module'], check=True)",
+        "scripts/module.py",
+    ),
+    "path_added": (
+        "",
+        "import sys; sys.path.append(str(TOP / 'appended')); import kernels_there",
+        "appended/kernels_there.py",
+    ),
+    "in_settings": (  # which another test may have imported
+        "import lib.of_settings",
+        "(TOP / 'settings/kernel.yaml').read_text()",
+        "lib/of_settings.py",
+        "settings/kernel.yaml",
+    ),
+    "in_a_template": (
+        "import lib.of_template",
+        "(TOP / 'templates/kernel.j2').read_text()",
+        "lib/of_template.py",
+        "templates/kernel.j2",
+    ),
+    "more_folders": (
+        "",
+        "[p.read_text() for p in TOP.rglob('*.cu')]",
+        "sources/second/deep.cu",
+        "sources/first/kernel.cu",
+    ),
+    "by_another_folder": ("", "open('tests/data.txt').read()", "tests/data.txt"),
     "linked": ("import link.module", "pass", "far/away/module.py"),
     "more_data": ("", "[p.read_text() for p in (TOP / 'many').glob('*')]", "many/b.csv", "many/a.csv"),
     "made": (  # as torch.classes
@@ -56,10 +92,10 @@ LOADED = {
         "import maker",
         "maker.py",
     ),
-    "declared": ("", "pass", "declared/deep/new.csv", "declared/a.csv"),
+    "declared": ("", "pass", "declared/deep/new.tsv", "declared/a.tsv"),
     "name_in_a_text": (  # which explains no file that is loaded by path
-        "import runpy\nPATHS = [TOP.joinpath(*of.split('.')) for of in ('over.k', 'lib.k')]",
-        "runpy.run_path(next(f'{of}.py' for of in PATHS if of.with_suffix('.py').exists()))",
+        "import subprocess, sys\nPATHS = [TOP / f'{of[:-2]}/k.py' for of in ('over.k', 'lib.k')]",
+        "subprocess.run([sys.executable, next(filter(os.path.exists, PATHS))], check=True)",
         "over/k.py",
         "lib/k.py",
     ),
@@ -71,13 +107,13 @@ LOADED = {
     ),
     "imported_twice": ("import lib.twice", "pass", "lib/twice.py"),
     "twice_by_path": (
-        "import runpy\nrunpy.run_path(str(TOP / 'lib/twice.py'))",
+        "import subprocess, sys\nsubprocess.run([sys.executable, TOP / 'lib/twice.py'], check=True)",
         "pass",
         "tests/twice_by_path/deep/table.bin",
     ),
     "path_inside": (  # what it imports was loaded by another test
-        "import runpy",
-        "runpy.run_path(str(HERE / 'deep/start.py'))",
+        "",
+        "(HERE / 'deep/start.py').read_text()",
         "tests/path_inside/deep/start.py",
     ),
     "first_found": (
@@ -88,7 +124,8 @@ LOADED = {
     ),
 }
 """Way of loading → a folder of tests that loads so."""
-NOT_THERE = ("fast.py", "many/b.csv", "declared/deep/new.csv", "lib/set.ting", "over/k.py", "cases/b.json")
+NOT_THERE = ("fast.py", "many/b.csv", "declared/deep/new.tsv", "lib/set.ting", "over/k.py", "cases/b.json")
+NOT_THERE += ("sources/second/deep.cu",)
 CONTENT = {
     "rel/first.py": "from . import second",
     "stars/__init__.py": "__all__ = ['one']",
@@ -96,6 +133,8 @@ CONTENT = {
     "reader.py": "DATA = open(__file__.replace('reader.py', 'data/first.csv')).read()",
     "database": "",
     "tests/path_inside/deep/start.py": "import helper",
+    "settings/kernel.yaml": "kernel: lib.of_settings.run\n",
+    "templates/kernel.j2": "from lib import (\n  of_template,\n)\nx = {{ 1 }}\n",
 }
 """Of the files that are not `1`."""
 
@@ -156,7 +195,7 @@ def vouched(tmp_path_factory):
         "README.md": "",
     }
     for name, (loads, body, *others) in LOADED.items():
-        marker = ", reads=['../../declared/*.csv']" if name == "declared" else ""
+        marker = ", reads=['../../declared/*.tsv']" if name == "declared" else ""
         files[f"tests/{name}/test_{name}.py"] = TEST.format(loads=loads, body=body, marker=marker)
         files |= {path: CONTENT.get(path, "1") for path in others if path not in NOT_THERE}
     write(top, files)
@@ -182,7 +221,15 @@ def project(vouched):
 
 
 KEPT = ("plugin", "opened", "opened_first", "in_c", "in_a_process", "by_path", "more_data", "first_found")
-KEPT += ("name_in_a_text", "options_among_data", "imported_twice")
+KEPT += (
+    "name_in_a_text",
+    "options_among_data",
+    "imported_twice",
+    "in_settings",
+    "in_a_template",
+    "more_folders",
+)
+KEPT += ("by_another_folder", "path_added")
 """Ways to load what a module, fixture or plugin may have kept for other tests, which all run, too."""
 FOR_ALL = ("pyproject.toml", "tests/new/conftest.py", "everywhere.py", "dev-requirements.txt", "uv.lock")
 DELETED = {f"no {path}": path for path in ("helper.py", "data/opened.csv", "rel/second.py", "link")}
@@ -263,6 +310,7 @@ def test_what_does_not_run_is_unchanged_and_never_passed(project):
     ("options", "environ", "why"),
     [
         ([], {"NUMBA_OPT": "0"}, "variable NUMBA_OPT: none there, "),
+        ([], {"HELION_INTERPRET": "1"}, "variable HELION_INTERPRET: none there, "),
         (["--gpukern-timer=host"], {}, "options: "),
         (["--gpukern-threshold=1%"], {}, "threshold: 0.02 there, 0.01 here"),
     ],
@@ -273,10 +321,17 @@ def test_everything_runs_under_other_conditions(project, options, environ, why):
     assert "1 passed" in output
 
 
-@pytest.mark.parametrize("options", [["tests/beside"], ["-k", "test_beside"], [f"{BESIDE}::test_it"]])
-def test_tests_that_were_not_asked_for_are_not_gone(project, options):
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["tests/beside"],
+        ["-k", "test_beside", "-p", "no:cacheprovider"],
+        [f"{BESIDE}::test_it", "-s", "--strict-markers"],
+    ],
+)
+def test_what_a_run_asks_for_and_how_it_shows_it_does_not_matter(project, options):
     write(project.top, {"helper.py": "x = 2\n"})
-    assert "1 of 1 not run" in again(project, *options)
+    assert "1 of 1 not run" in again(project, *options, CI_MERGE_REQUEST_PROJECT_PATH="a/b")
 
 
 def test_workers_and_a_comparison_with_a_base_leave_out_the_same(project):
@@ -295,33 +350,68 @@ def vouches_for(project, *options):
     return {test.split("/")[1] for test in voucher.get("tests", ())}, voucher.get("refused", "")
 
 
-COPIES = "import ctypes, _bisect, shutil\n    ctypes.CDLL(shutil.copy(_bisect.__file__, "
 DOUBTFUL = {
     "skips": ("", "pytest.skip('not here')"),
     "xfails": ("", "pytest.xfail('known')"),
-    "untracked": ("", "open('build/data').read()"),
-    "untracked_at_first": ("open('build/data').read()", "pass"),
-    "outside": ("", f"{COPIES}'/tmp/gpukern_bisect.so'))"),
-    "in_place": ("", f"{COPIES}'build/fast.so'))"),
     "dynamic": ("import importlib\nof = 'decoder'\nimportlib.import_module(f'json.{of}')", "pass"),
+    "compiles": (
+        "import _bisect, ctypes, shutil",
+        "ctypes.CDLL(shutil.copy(_bisect.__file__, 'build/made.so'))",
+    ),
 }
 """Folder of tests → what its module has and its test does; nobody can vouch for it, or only for now."""
 
 
-def test_nobody_vouches_for_what_did_not_pass_or_git_does_not_have(project):
-    for name, (loads, body) in DOUBTFUL.items():
+def with_tests(project, tests):
+    """Commits further tests, and returns their folders behind those of three that were there."""
+    for name, (loads, body) in tests.items():
         test = TEST.format(loads=loads, marker="", body=body)
         write(project.top, {f"tests/{name}/test_{name}.py": test})
-    write(project.top, {"build/data": "1", ".gitattributes": "lib/*.py filter=lfs\n"})
     project.commit()
-    options = [f"tests/{name}" for name in ("init", "import", "import_in_function", *DOUBTFUL)]
-    assert vouches_for(project, *options) == ({"init", "import", "dynamic"}, "")
+    return [f"tests/{name}" for name in ("init", "import", "import_in_function", *tests)]
+
+
+def test_nobody_vouches_for_what_did_not_pass_or_git_does_not_have(project):
+    write(project.top, {".gitattributes": "lib/*.py filter=lfs\n"})
+    options = with_tests(project, DOUBTFUL)
+    assert vouches_for(project, *options) == ({"init", "import", "dynamic", "compiles"}, "")
     project.git("update-index", "--assume-unchanged", "helper.py")
     output = again(project, *options)
-    assert "1 of 10 not run" in output
-    assert "tests/dynamic/test_dynamic.py:8 imports what its source does not name (1)" in output
+    assert "2 of 7 not run" in output
+    assert "tests/dynamic/test_dynamic.py:9 imports what its source does not name (1)" in output
     assert "git cannot tell whether helper.py changed (1)" in output
-    assert "did not pass there, were not judged, or load what git cannot tell (7)" in output
+    assert "did not pass there, were not judged, or load what git cannot tell (3)" in output
+
+
+def test_what_git_does_not_have_counts_for_all_since_a_module_may_keep_it(project, tmp_path):
+    for library in (project.top / "build" / "fast.so", tmp_path / "outside.so"):
+        shutil.copy(_bisect.__file__, library)
+    write(project.top, {"build/data": "1"})
+    tests = {
+        "untracked": ("", "open('build/data').read()"),
+        "inside": ("", "import ctypes; ctypes.CDLL('build/fast.so')"),
+        "outside": ("", f"import ctypes; ctypes.CDLL('{tmp_path}/outside.so')"),
+        "makes": ("", "open('build/new', 'w').close(); open('build/new').close()"),
+    }
+    options = with_tests(project, tests)
+    vouches_for(project, *options)
+    opened = json.loads((project.top / "run.json").read_text())["voucher"]["opened"]
+    assert {of for of in opened if not of.endswith(".py")} == {
+        "build/data",
+        "build/fast.so",
+        f"{tmp_path}/outside.so",
+    }
+    output = again(project, *options)
+    assert "no test was left out: git cannot tell whether " in output
+
+
+def test_what_a_controller_reads_for_any_of_its_workers_counts_for_all(project):
+    reads = "def pytest_configure_node(node): node.workerinput['x'] = open(node.gateway.id).read()\n"
+    write(project.top, {"conftest.py": f"pytest_plugins = ['everywhere']\n{reads}", "gw0": "1", "gw1": "1"})
+    vouches_for(project, "-n2", *with_tests(project, {}))
+    opened = json.loads((project.top / "run.json").read_text())["voucher"]["opened"]
+    assert {"gw0", "gw1"} <= {*opened}
+    assert "inits/deep/end.py" not in opened, "which workers open"
 
 
 def test_the_hash_that_a_record_keeps_is_another_where_a_test_loads_a_changed_file(project):
