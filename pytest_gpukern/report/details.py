@@ -207,8 +207,9 @@ def epochs(record: Record) -> list[Line]:
     for epoch in record.epochs:
         words = [epoch.opened[:10], units.counted(len(epoch.sessions), "session")]
         for key in sorted(epoch.keys):
-            medians = [time.summary.median_ns for of in epoch.sessions if (time := of.time(key))]
-            words.append(f"{key} {units.time(statistics.median(medians))}")
+            times = [time.summary.median_ns for of in epoch.sessions if (time := of.time(key))]
+            known = [ns for ns in times if ns is not None]  # a damaged file of a run may lack some
+            words.append(f"{key} {units.time(statistics.median(known) if known else None)}")
         lines.append(Line(f"{_INDENT}{', '.join(words)}" + (f": {epoch.reason}" if epoch.reason else "")))
     return lines
 

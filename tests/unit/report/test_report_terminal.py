@@ -6,7 +6,10 @@ import re
 
 import pytest
 from made_up_results import measured, result, verdict
+from msgspec import structs
 
+from pytest_gpukern.baseline.record import Epoch, Record
+from pytest_gpukern.report.details import epochs
 from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.report.terminal import render, skip_lines
 from pytest_gpukern.values.result import GateFailure
@@ -45,3 +48,12 @@ def test_a_slower_time_stands_apart_from_its_scope(scope):
     why = GateFailure("SLOWER", "it grew", slower.measurements[0].key)
     run = RunResults([slower], failures={slower.nodeid: Failure(str(why), (why,))})
     assert any(line.text.startswith(f"  {scope} 44.2 → 48.6 µs") for line in render(run, width=120))
+
+
+def test_an_epoch_of_a_file_that_lacks_times_is_told_by_those_that_are_there():
+    times = [measured(), measured(), measured(scope="end_to_end")]
+    times[1:] = [structs.replace(of, summary=structs.replace(of.summary, median_ns=None)) for of in times[1:]]
+    sessions = (result("cupy.exp", times[0], times[2]), result("cupy.exp", times[1], times[2]))
+    record = Record(sessions[0].case.id, (Epoch("2026-11-20T10:00:00Z", sessions, "more exact"),))
+    (*_, line) = epochs(record)
+    assert line.text.split(", ")[2:] == ["end_to_end/event/cold –", "kernel/event/cold 48.6 µs: more exact"]
