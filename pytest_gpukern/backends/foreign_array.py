@@ -235,6 +235,11 @@ def _in_pieces(function: Callable[..., Any], *flat: np.ndarray[Any, Any]) -> lis
     )
 
 
+def is_number(value: Any) -> bool:
+    """Returns whether a value is a single number of Python's or NumPy's, and no array."""
+    return isinstance(value, (numbers.Number, np.generic))
+
+
 def users_array(value: Any) -> UsersArray | None:
     """Returns where an array lies, by CUDA's array interface, else NumPy's, else DLPack.
 

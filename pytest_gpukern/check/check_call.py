@@ -29,6 +29,7 @@ from pytest_gpukern.backends.foreign_array import (
     backend_of,
     how_to_verify,
     input_array,
+    is_number,
     leaves,
     may_be_array,
     type_name,
@@ -409,8 +410,8 @@ class CheckedCalls(Launch):
         results: dict[str, UsersArray] = {}
         self.results, self._returned, renewed = results, {}, False
         for name, value in returned_by(returned):
-            is_number = isinstance(value, (numbers.Number, np.generic))
-            array = users_array(np.asarray(value) if is_number else value)
+            alone = is_number(value)
+            array = users_array(np.asarray(value) if alone else value)
             if array is None:
                 continue
             self._returned[name] = array
@@ -429,7 +430,7 @@ class CheckedCalls(Launch):
             results[name] = array
             output = self._seen(name, value, array, declared=False)
             first = name not in earlier
-            same = value is output.value and not (first or is_number)
+            same = value is output.value and not (first or alone)
             if not (same or first):
                 renewed = True
                 if array.overlaps(output.array):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import numbers
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,7 +19,7 @@ from msgspec import structs
 
 from pytest_gpukern.arrays.compare import POISONS, Comparison, Tolerance, dtype_missing
 from pytest_gpukern.backends.backend import Backend, Workspace
-from pytest_gpukern.backends.foreign_array import UsersArray, type_name
+from pytest_gpukern.backends.foreign_array import UsersArray, is_number, type_name
 from pytest_gpukern.backends.torch import why_not_launched
 from pytest_gpukern.check.diagnosis import (
     Diagnosis,
@@ -216,8 +215,8 @@ class Prepared(Launch):
         values, spans = _by_name(specs, returned), {}
         for name, spec in specs.items():
             value = values.get(name)  # NumPy's reductions return numbers
-            is_number = spec.shape == () and isinstance(value, (numbers.Number, np.generic))
-            form = workspace.adopt(name, np.asarray(value) if is_number else value)
+            alone = spec.shape == () and is_number(value)
+            form = workspace.adopt(name, np.asarray(value) if alone else value)
             if form is None:
                 wrong = (
                     f"the launch returned {type_name(value)}, but backend {self.backend.name} "
@@ -228,7 +227,7 @@ class Prepared(Launch):
             diagnosis = diagnose_form(name, form, spec)
             if diagnosis is not None:
                 raise IncorrectError(diagnosis)
-            if not is_number:
+            if not alone:
                 spans[name] = form.span
         self.results = spans
         self.inputs = workspace.input_spans()

@@ -139,7 +139,8 @@ class SeenOutputs:
         """Notes which outputs a test has compared with a reference: those in whose memory `actual` lies.
 
         Elsewhere it is a copy: reshaped, converted without loss, a view of a copy, a part of one output, or
-        several in one. `name` is what `name_of` says. It may stand for a declared and a returned output.
+        several in one. `name` is what `name_of` says. One array may be a copy of a declared output and of a
+        returned one.
         """
         unchanged = [(other, output) for other, output in self.outputs.items() if not output.changed]
         for declared in (True, False):

@@ -187,7 +187,7 @@ def _gone(now: Result, past: Sequence[Result]) -> list[str]:
 def _others(now: Result, past: Sequence[tuple[Result, Mapping[str, str]]], fewest: int = 2) -> Iterator[str]:
     """Yields which inputs, or which references of the same inputs, have other values.
 
-    Those of a call count if at least the `fewest` sessions had the same, or nearly the same norm.
+    Those of a call count if at least `fewest` sessions had the same values, or nearly the same norm.
     """
     made = any(of.norm for of in _inputs(now).values())  # by a problem, from the seed
     alike = [(of, names) for of, names in past if of.seed == now.seed]

@@ -86,7 +86,7 @@ def hardly_varies(
 ) -> str | None:
     """Says that a constant would pass, as results hardly depend on inputs (a mean of normals); else None.
 
-    What is zero for both does not count: results may be sparse.
+    Elements that are zero in both references do not count, since results may be sparse.
     """
     if expected.shape != other.shape:
         return None

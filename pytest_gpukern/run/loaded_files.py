@@ -345,7 +345,7 @@ class OpenedFiles:
 
     @contextmanager
     def looking_away(self, from_files: Set[str] = frozenset()) -> Iterator[None]:
-        """Does not see while entered that some files are opened, or those that the project reads itself."""
+        """Notes nothing, while entered, of these files, nor of those that the project reads itself."""
         self._opened[self._when] |= self._events()
         self.project.read = {*from_files}
         yield
@@ -354,7 +354,7 @@ class OpenedFiles:
     def _events(self) -> set[str]:
         """Returns what was opened below the top since the last look.
 
-        One that git does not have is none if it was made before: its content does not come from there.
+        A file that git does not have does not count if this run made it: the repository does not hold it.
         """
         opened, tracked = set[str](), self.project.tracked
         with suppress(OSError):  # there is no more, or nobody looks any longer
